@@ -3,17 +3,21 @@
 `first_paint_s`: from opening the page of the run in a fresh server, which has not read the run before, until the first curve is
 drawn, of a sample of the steps; `complete_s`: until those of all steps are. `again_s`: the first curve in that server later.
 `interaction_p95_ms`: from the event of a zoom, or of the way back, until the next frame after all curves in sight are
-drawn in the new range, measured in the page; `refined_p95_ms`: until the frame after they have all points that fit into that range. `first_cpu_s` and `interaction_cpu_ms`: CPU time of server, browser and driver for the same, which
-other load on the machine changes less. `rollouts_s`: until the list of 10,000 stored rollouts is shown; `group_s`: one of
-them. `journal_first_s` and `journal_again_ms`: the server's answer about the weights of a journal of 100,000 entries, first and later.
-`read_steps_per_s`: how fast the server reads `metrics.jsonl`, beside `json_steps_per_s`, the standard library decoding the same lines.
-Medians, and the 95th percentile of all zooms. `load`: how many processes wanted a core on average meanwhile; where that is more than
-there are cores, the seconds and milliseconds are those of a busy machine. A quick run has 10,000 steps.
+drawn in the new range, measured in the page; `refined_p95_ms`: until the frame after they have all points that fit into that range.
+`viewer_p95_ms`: from the event of a scroll in the list of 10,000 stored rollouts, or of another colour for all 8,192 tokens of one, until
+the frame after it is painted. `first_cpu_s` and `interaction_cpu_ms`: CPU time of server, browser and driver for the same, which other load
+on the machine changes less. `rollouts_s`: until that list is shown; `group_s`: one of them. `journal_first_s` and `journal_again_ms`: the
+server's answer about the weights of a journal of 100,000 entries, first and later. `store_cpu_fraction` and `bytes_per_rollout`: what the
+rollout store costs a quickstart, as `bench rollouts` measures it; a quick run leaves them out. `read_steps_per_s`: how fast the server reads
+`metrics.jsonl`, beside `json_steps_per_s`, the standard library decoding the same lines. Medians, and the 95th percentile of all zooms,
+scrolls and colours. `load`: how many processes wanted a core on average meanwhile; where that is more than there are cores, the seconds and
+milliseconds are those of a busy machine. A quick run has 10,000 steps.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import math
 import os
@@ -27,6 +31,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
+import msgspec
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -38,13 +43,17 @@ from astraflow_runtime.dataflow.journal.entries import Announced, Entry, Leased
 from astraflow_runtime.dataflow.journal.entry_log import ENTRIES, encode_record
 from astraflow_runtime.dataflow.journal_reader import FOLDER as JOURNAL_FOLDER
 from astraflow_runtime.rollouts.building import line_of
+from astraflow_runtime.rollouts.records import GroupRecord
 from astraflow_runtime.rollouts.segments import FOLDER as ROLLOUT_FOLDER
-from astraflow_runtime.rollouts.segments import SegmentWriter, encode
+from astraflow_runtime.rollouts.segments import LEVEL, Segment, encode
 from astraflow_wire.http.browser_sessions import BrowserSessions
 from astraflow_wire.messages import AnnouncementMessage
 from bench import rollouts
 
-STEPS, QUICK_STEPS, ROLLOUTS = 100_000, 10_000, 10_000
+STEPS, QUICK_STEPS, ROLLOUTS, TOKENS = 100_000, 10_000, 10_000, 8192
+_STORE = ("store_cpu_fraction", "bytes_per_rollout")
+_HOLE = b'"trajectories":[]'
+"""Where the trajectories of a record go."""
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 DRAWN = "() => document.querySelectorAll('.chart canvas').length > 0"
 TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
@@ -63,24 +72,31 @@ def measure(quick: bool) -> dict[str, float]:
         write_journal(run, steps)
         read, decoded = reading(run)
         browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
+        store = {} if quick else rollouts.store_cost(Path(folder) / "quickstart", 30)
         load = [os.getloadavg()[0]]
-        visits = []
+        visits: list[dict[str, Any]] = []
         for _ in range(2 if quick else 5):
             visits.append(_visit(browser, run, zooms))
             load.append(os.getloadavg()[0])
         browser.close()
-    found = {name: statistics.median(visit[name] for visit in visits) for name in visits[0] if name != "zooms"}  # fmt: skip
-    drawn, refined = (sorted(each[part] for visit in visits for each in visit["zooms"]) for part in (0, 1))  # fmt: skip
+    found = {name: statistics.median(visit[name] for visit in visits) for name in visits[0] if name not in ("zooms", "looks")}  # fmt: skip
+    drawn, refined = ([each[part] for visit in visits for each in visit["zooms"]] for part in (0, 1))  # fmt: skip
     return {
         "steps": steps,
         **{name: round(value, 3) for name, value in found.items()},
-        "interaction_p95_ms": round(drawn[int(0.95 * (len(drawn) - 1))], 1),
+        "interaction_p95_ms": _p95(drawn),
         "interaction_ms": round(statistics.median(drawn), 1),
-        "refined_p95_ms": round(refined[int(0.95 * (len(refined) - 1))], 1),
+        "refined_p95_ms": _p95(refined),
+        "viewer_p95_ms": _p95([each for visit in visits for each in visit["looks"]]),
+        **{name: store[name] for name in _STORE if store},
         "read_steps_per_s": round(steps / read),
         "json_steps_per_s": round(steps / decoded),
         "load": round(statistics.mean(load), 1),
     }
+
+
+def _p95(values: list[float]) -> float:
+    return round(sorted(values)[int(0.95 * (len(values) - 1))], 1)
 
 
 def _visit(browser: Browser, run: Path, zooms: int) -> dict[str, Any]:
@@ -106,7 +122,11 @@ def _visit(browser: Browser, run: Path, zooms: int) -> dict[str, Any]:
         found["zooms"] = [zoomed(page, number) for number in range(zooms)]
         found["interaction_cpu_ms"] = 1000 * (_cpu_s() - cpu) / zooms
         found["rollouts_s"] = shown(page, f"{place}/trajectories", ".roll-row a")
+        found["looks"] = [scrolled(page, number) for number in range(zooms // 2)]
         found["group_s"] = shown(page, f"{place}/trajectories?group=train-7", ".token-text .t")
+        page.get_by_role("button", name="show more tokens").click()
+        page.locator(".token-text .t").nth(TOKENS - 1).wait_for(state="attached")
+        found["looks"] += [coloured(page, number) for number in range(zooms // 2)]
         found["journal_first_s"] = asked(page, "api/runs/long/weights") / 1000
         found["journal_again_ms"] = asked(page, "api/runs/long/weights")
         page.close()
@@ -125,13 +145,34 @@ def _cpu_s() -> float:
 
 
 def write_rollouts(run: Path, count: int) -> None:
-    """Groups of eight stored rollouts of 256 tokens."""
-    writer = SegmentWriter(run / ROLLOUT_FOLDER, "dataflow", 8 << 30)
-    received = rollouts.group_of(0, 256, np.random.default_rng(0))
-    for number in range(count // rollouts.GROUP):
-        record = rollouts.record_of(number, received)
-        writer.append(line_of(record), encode(record))
-    writer.close()
+    """Groups of eight stored rollouts. The trajectories of one, compressed once, are those of all: to compress each would
+    take minutes."""
+    record = rollouts.record_of(0, rollouts.group_of(0, TOKENS, np.random.default_rng(0)))
+    line, whole = line_of(record), encode(record)
+    begin, end = _around(record)
+    member = gzip.compress(whole[len(begin) : len(whole) - len(end)], LEVEL)
+    folder, segment, offset = run / ROLLOUT_FOLDER, Segment("dataflow", 1), 0
+    folder.mkdir()
+    with segment.data(folder).open("wb") as data, segment.index(folder).open("wb") as index:
+        for number in range(count // rollouts.GROUP):
+            own = {
+                "number": number,
+                "group": f"train-{number}",
+                "time_s": float(number),
+                "first_trajectory": number * rollouts.GROUP,
+            }
+            begin, end = _around(msgspec.structs.replace(record, **own))
+            size = data.write(
+                gzip.compress(begin, LEVEL) + member + gzip.compress(end + b"\n", LEVEL)
+            )
+            placed = msgspec.structs.replace(line, **own, offset=offset, size=size)
+            index.write(msgspec.json.encode(placed) + b"\n")
+            offset += size
+
+
+def _around(record: GroupRecord) -> list[bytes]:
+    """What a record has before and after its trajectories."""
+    return encode(msgspec.structs.replace(record, trajectories=[])).split(_HOLE)
 
 
 def write_journal(run: Path, entries: int) -> None:
@@ -252,3 +293,26 @@ def zoomed(page: Page, number: int) -> tuple[float, float]:
         page.mouse.up()
     drawn, refined = page.evaluate("window.answered")
     return float(drawn), float(refined)
+
+
+NEXT = """kind => { window.answered = new Promise((done) => window.addEventListener(kind, (event) => {
+  const painted = new MessageChannel();
+  painted.port1.onmessage = () => done(performance.now() - event.timeStamp);
+  requestAnimationFrame(() => painted.port2.postMessage(null));
+}, { capture: true, once: true })); }"""
+"""From an event of this kind until the frame after it is painted."""
+
+
+def scrolled(page: Page, number: int) -> float:
+    """Milliseconds of one scroll in the list."""
+    page.mouse.move(600, 500)
+    page.evaluate(NEXT, "wheel")
+    page.mouse.wheel(0, 700 + number)
+    return float(page.evaluate("window.answered"))
+
+
+def coloured(page: Page, number: int) -> float:
+    """Milliseconds of another colour for all tokens."""
+    page.evaluate(NEXT, "change")
+    page.get_by_label("colour by").select_option(("version", "mask", "logprob")[number % 3])
+    return float(page.evaluate("window.answered"))

@@ -62,6 +62,12 @@ def measure(quick: bool) -> dict[str, float]:
     return found
 
 
+def store_cost(folder: Path, steps: int) -> dict[str, float]:
+    """`store_cpu_fraction`, `bytes_per_rollout` and others of one quickstart of so many steps, run in ``folder``."""
+    run = _run(folder / "run", steps, 1)
+    return _again(run, folder / "again", _cpu_s(run))
+
+
 def _run(folder: Path, steps: int, stored: int) -> Path:
     command = [sys.executable, "-m", "astraflow_runtime", "run", str(EXAMPLES / "quickstart.toml")]
     for override in (

@@ -174,8 +174,10 @@ def test_the_views_follow_a_journal(tmp_path: Path) -> None:
     pushes = sum(isinstance(entry, Pushed) for entry in entries)
     assert views.funnel()["rewards"]["solver"]["sources"][0]["groups"] == pushes == 60
     ends = {n: at for at, e in enumerate(entries) if isinstance(e, Acknowledged) for n in [int(e.message.batch[-6:]) + 1]}  # fmt: skip
-    steps, hours = views.hours(1000, *EVERYTHING)["RaaS"]
+    steps, hours = views.hours(1000, *EVERYTHING)["hours"]["RaaS"]
     gone = next(at for at, e in enumerate(entries) if isinstance(e, RaasGone))
     assert steps == sorted(ends) and hours == pytest.approx([min(ends[n], gone) / 3600 for n in steps])  # fmt: skip
     # Every group is pushed by r0, so that the leases of r1 stay.
-    assert views.leases()["count"] == sum(isinstance(e, Leased) and e.raas == "r1" for e in entries)
+    leases = views.leases()
+    assert leases is not None
+    assert leases["count"] == sum(isinstance(e, Leased) and e.raas == "r1" for e in entries)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from astraflow_contrib_pages.journal import journal_index
+from astraflow_contrib_pages.journal import journal_index, journal_views
 from astraflow_contrib_pages.journal.journal_views import JournalViews
 from astraflow_core.errors import Refused
 from astraflow_core.types import Group, Sequence, Trajectory
@@ -103,7 +103,7 @@ def test_a_life_is_that_of_the_whole_journal(tmp_path: Path, block_bytes: int) -
     for subject, name in asked:
         trace = Trace(3, **{subject: name})
         JournalReader.of_run(tmp_path).tell(trace)
-        expected = {"offers": [asdict(o) for o in trace.offers], "groups": [asdict(s) for s in trace.groups.values()]}  # fmt: skip
+        expected = {"share": 1.0, "offers": [asdict(o) for o in trace.offers], "groups": [asdict(s) for s in trace.groups.values()]}  # fmt: skip
         assert views.life({"run": {"task_attempts": 3}}, subject, name) == expected, name
 
 
@@ -143,3 +143,37 @@ def test_a_log_that_grows_is_heard_once_and_one_that_is_another_anew(tmp_path: P
     assert views.funnel()["counts"]["groups pushed"] < 4
     with pytest.raises(Refused, match="no group"):
         views.life({}, "group", "train-59")
+
+
+def test_a_long_journal_is_read_over_several_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, a_run(90))
+    whole = JournalViews(tmp_path)
+    monkeypatch.setattr(journal_views, "READ_S", 0.0)
+    views = JournalViews(tmp_path)
+    shares = [views.funnel()["share"]]
+    assert views.leases() is None
+    unread = views.life({}, "group", "train-80")
+    assert unread.keys() == {"share"}
+    while shares[-1] < 1:
+        shares.append(views.hours(10, 0, 1e9)["share"])
+    assert len(shares) > 3 and shares == sorted(shares) and shares[0] < unread["share"]
+    monkeypatch.undo()
+    assert views.funnel() == whole.funnel() and views.versions() == whole.versions()
+    assert views.life({}, "group", "train-80") == whole.life({}, "group", "train-80")
+
+
+def test_who_looks_for_too_long_or_waits_for_others_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, a_run(90))
+    views = JournalViews(tmp_path)
+    monkeypatch.setattr(journal_views, "LIFE_S", 0.0)
+    with pytest.raises(Refused, match="use astraflow trace group train-80") as refused:
+        views.life({}, "group", "train-80")
+    assert refused.value.status == 503
+    monkeypatch.setattr(journal_views, "BUSY_S", 0.01)
+    with views._index.lock, pytest.raises(Refused, match="ask again"):
+        views.versions()
+    assert views.versions()["share"] == 1

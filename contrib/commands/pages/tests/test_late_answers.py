@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 from served_runs import serving, write_run
 
+from astraflow_contrib_pages import routes
 from astraflow_contrib_pages.running_run import RunningRun
 from astraflow_contrib_pages.runs_folder import RunsFolder
 
@@ -58,6 +59,21 @@ def test_an_answer_of_before_an_action_is_not_given_after_it(tmp_path: Path) -> 
         thread.join(DEADLINE_S)
         assert not thread.is_alive()
     assert running.ask("status") == {"done": True}
+
+
+def test_a_view_that_hangs_is_answered_and_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path, "one")
+    go = threading.Event()
+    monkeypatch.setattr(routes, "described", lambda run: [go.wait(DEADLINE_S)])
+    monkeypatch.setattr(routes, "VIEW_S", 0.05)
+    with serving(tmp_path) as pages:
+        answer = pages.ask("/ui/api/runs/one/config")
+        assert answer.status == 503 and "within 0.05 s" in answer.json["error"]
+        monkeypatch.setattr(routes, "VIEW_S", DEADLINE_S)
+        assert pages.ask("/ui/api/runs/one").status == 200
+        go.set()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 EVERY_S = 1.0
@@ -14,14 +14,16 @@ LONGEST_S = 3600.0
 """How long one stream lasts; a browser opens the next one by itself."""
 
 
-async def changes(look: Callable[[], dict[str, Any]], ends: float) -> AsyncIterator[bytes]:
-    """What ``look`` gives (called in a thread each second), whenever it is not as before; until it says that the run is no
+async def changes(
+    look: Callable[[], Awaitable[dict[str, Any]]], ends: float
+) -> AsyncIterator[bytes]:
+    """What ``look`` gives each second, whenever it is not as before; until it says that the run is no
     longer ``running`` and that its ``share`` of what is read is 1, the login ends (seconds since 1970), or an hour is over. A comment every 15 s shows that the line is
     open."""
     before, said_at = "", time.monotonic()
     until = time.monotonic() + min(LONGEST_S, max(0.0, ends - time.time()))
     while time.monotonic() < until:
-        found = await asyncio.to_thread(look)
+        found = await look()
         text = json.dumps(found)
         if text != before:
             before, said_at = text, time.monotonic()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -39,6 +40,9 @@ _BUCKETS = 600
 _MOST_BUCKETS = 4000
 _DELTAS, _VERSIONS = ("delta_bytes", "delta_density"), 1000
 _COLUMNS, _MOST_COLUMNS = 100, 400
+VIEW_S = 20.0
+"""Longest that a view takes: what is read for it has limits of its own, but a disk may hang."""
+_WORKERS = 6
 _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -70,6 +74,8 @@ class PageRoutes:
         self._rollouts: dict[str, StoredRollouts] = {}
         self._journals: dict[str, JournalViews] = {}
         self._views, self._viewing = ViewsProcess(), asyncio.Semaphore(1)
+        # Threads of its own: a dataflow that has these routes needs the others for itself.
+        self._workers = ThreadPoolExecutor(_WORKERS, "pages")
         self._static = static_files()
         self.router = APIRouter()
         get = partial(self.router.add_api_route, methods=["GET"])
@@ -123,17 +129,34 @@ class PageRoutes:
         view: Callable[[Request, BrowserSession], Any],
         turns: AbstractAsyncContextManager[Any] | None = None,
     ) -> Callable[..., Awaitable[Response]]:
-        """The route of a view: JSON, made in a thread, since files are read for it; ``turns``: what requests wait for, so
-        that slow ones do not take all threads."""
+        """The route of a view: JSON, made in a thread, since files are read for it, within :data:`VIEW_S`. ``turns``: what requests wait
+        for, so that slow ones do not take all threads; the view has a limit of its own then."""
 
         async def answer(request: Request) -> Response:
             session = self._check(request)
-            async with turns or nullcontext():
-                found = await asyncio.to_thread(_seen, view, request, session)
+            look = partial(_seen, view, request, session)
+            if turns is None:
+                found = await self._in_time(look)
+            else:
+                async with turns:
+                    found = await self._in_thread(look)
             body = msgspec.json.encode(found, enc_hook=str)
             return Response(body, media_type="application/json", headers=guard.HEADERS)
 
         return answer
+
+    def _in_thread(self, look: Answer) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().run_in_executor(self._workers, look)
+
+    async def _in_time(self, look: Answer) -> Any:
+        """What ``look`` gives; ``Refused`` (503) if that takes too long, though its thread goes on."""
+        try:
+            return await asyncio.wait_for(self._in_thread(look), VIEW_S)
+        except TimeoutError as error:
+            raise Refused(
+                503,
+                f"the server did not find the answer within {VIEW_S:g} s: its disk is slow or too many ask; ask again later",
+            ) from error
 
     # -- files ------------------------------------------------------------------------------------
 
@@ -215,9 +238,9 @@ class PageRoutes:
         asked = _range(request, _BUCKETS, _MOST_BUCKETS)
         journal = self._journal(self._found(request))
         try:
-            return {"hours": journal.hours(*asked), "said": ""}
+            return {**journal.hours(*asked), "said": ""}
         except Refused as refused:  # no error of the page: the run of many a folder has no journal
-            return {"hours": {}, "said": str(refused)}
+            return {"share": 1.0, "hours": {}, "said": str(refused)}
 
     def _status(self, request: Request, session: BrowserSession) -> Any:
         return self._asked(request, self._found(request)).status()
@@ -303,7 +326,7 @@ class PageRoutes:
                 found["status"] = asked.status()
             return found
 
-        stream = changes(look, session.ends)
+        stream = changes(partial(self._in_thread, look), session.ends)
         return StreamingResponse(stream, media_type="text/event-stream", headers=guard.HEADERS)
 
     async def _act(self, request: Request, name: str, action: str) -> Response:
@@ -315,7 +338,9 @@ class PageRoutes:
         except msgspec.DecodeError as error:
             raise Refused(400, f"the body is not a table of texts: {error}") from error
         run = self._folder.run(name)
-        done = await asyncio.to_thread(self._asked(request, run).act, action, given, session.name)
+        done = await self._in_thread(
+            partial(self._asked(request, run).act, action, given, session.name)
+        )
         return Response(
             msgspec.json.encode(done), media_type="application/json", headers=guard.HEADERS
         )

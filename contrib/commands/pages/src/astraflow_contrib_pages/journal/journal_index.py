@@ -7,7 +7,9 @@ takes some hundred bytes for a block, and four for each prompt.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -39,6 +41,8 @@ BLOCK_BYTES = 256 << 10
 MOST_PROMPTS = 8 << 20
 """Hashes of prompts that are kept; blocks after that are read for every prompt."""
 _ENDS_LEASES = RaasGone | LeasesRevoked | RaasLeft | RaasRegistration | StopRequested | Resumed
+_LOOK_EVERY = 64
+"""Entries between two looks at the clock."""
 _HEAD = 64
 """Bytes at the begin of the newest block by which a log that was written anew is recognised."""
 Key = tuple[str, int]
@@ -100,24 +104,32 @@ class JournalIndex:
         self._forget()
 
     def _forget(self) -> None:
+        self.share = 1.0
+        """How much of the log :meth:`follow` has read."""
         self.blocks: list[JournalBlock] = []
         self._newest: dict[str, tuple[float, Announced]] = {}
         self._prompts = 0
         self._position, self._head = 0, b""
 
-    def follow(self, *listeners: JournalListener) -> bool:
-        """Have ``listeners`` hear the entries that have come; false if the log is another one now: then they shall be made
-        anew, and this be called again."""
+    def follow(self, *listeners: JournalListener, for_s: float = math.inf) -> bool:
+        """Have ``listeners`` hear the entries that have come, for ``for_s`` seconds at most: the next call reads on, and
+        :attr:`share` says how far it is. False if the log is another one now: then they shall be made anew, and this be called
+        again."""
+        until = time.monotonic() + for_s
         reader = JournalReader.of_run(self._directory)
         if not self._goes_on(reader.log):
             self._forget()
             return False
-        begin = self._position
-        for at_s, entry, end in reader.records(begin):
+        begin, size = self._position, reader.log.stat().st_size
+        self.share = 1.0
+        for number, (at_s, entry, end) in enumerate(reader.records(begin), 1):
             self._note(self._block(begin), at_s, entry, end)
             for listener in listeners:
                 listener.hear(at_s, entry)
             self._position = begin = end
+            if number % _LOOK_EVERY == 0 and time.monotonic() >= until:
+                self.share = min(1.0, end / max(1, size))
+                break
         if self.blocks:
             self._head = _bytes_at(reader.log, self.blocks[-1].begin)
         return True
@@ -147,8 +159,15 @@ class JournalIndex:
             for kind, number in _keys_of(entry):
                 block.note(kind, number)
 
-    def tell(self, listener: JournalListener, keys: Iterable[Key], prompt: str = "") -> None:
-        """Have a listener hear all entries that may be about ``keys`` or a prompt, and others, in their order."""
+    def tell(
+        self,
+        listener: JournalListener,
+        keys: Iterable[Key],
+        prompt: str = "",
+        until: float = math.inf,
+    ) -> None:
+        """Have a listener hear all entries that may be about ``keys`` or a prompt, and others, in their order. :class:`TimeoutError`
+        if it is later than ``until`` (``time.monotonic``) before that is done."""
         wanted, hashed = set(keys), prompt_hash(prompt) if prompt else None
         reader, position = JournalReader.of_run(self._directory), -1
         for block in self.blocks:
@@ -158,9 +177,11 @@ class JournalIndex:
                 for at_s, entry in block.newest:
                     listener.hear(at_s, entry)
             position = block.end
-            for record in reader.records(block.begin):
+            for number, record in enumerate(reader.records(block.begin)):
                 if record.end > position:
                     break
+                if number % _LOOK_EVERY == 0 and time.monotonic() >= until:
+                    raise TimeoutError(f"at byte {record.end} of {reader.log}")
                 listener.hear(record.at_s, record.entry)
 
 

@@ -16,7 +16,7 @@ from astraflow_contrib_pages.journal.journal_figures import (
     ServiceHours,
 )
 from astraflow_contrib_pages.journal.journal_index import JournalIndex, Key, row_key, task_key
-from astraflow_contrib_pages.metrics.step_columns import Curve, thinned
+from astraflow_contrib_pages.metrics.step_columns import thinned
 from astraflow_core.config.models import RunTable
 from astraflow_core.errors import AstraFlowError, Refused
 from astraflow_runtime.dataflow.journal.entries import (
@@ -35,6 +35,12 @@ from astraflow_runtime.dataflow.journal.entry_log import ENTRIES
 from astraflow_runtime.dataflow.journal.tracing import Trace
 from astraflow_runtime.dataflow.journal_reader import FOLDER
 
+READ_S = 1.0
+"""Longest that the journal is read for one answer; the next one reads on."""
+LIFE_S = 5.0
+"""Longest that it is looked through for one prompt or group."""
+BUSY_S = 10.0
+"""Longest that an answer waits for the others about the same journal."""
 _NEWEST_NAMES = 200
 _NEWEST_VERSIONS = 500
 
@@ -119,7 +125,8 @@ class DataFunnel:
 
 class JournalViews:
     """What the journal of the run in ``directory`` says, read on from where the last look ended. ``sources``: the prompt
-    sources with whose names the ids of prompts begin."""
+    sources with whose names the ids of prompts begin. Each answer has the ``share`` of the journal that is read: one of millions of
+    entries takes several answers, each of which comes within :data:`READ_S` and says what is known so far."""
 
     def __init__(self, directory: Path, sources: Collection[str] = ()) -> None:
         self._index = JournalIndex(directory)
@@ -132,28 +139,36 @@ class JournalViews:
         self._leases = HeldLeases()
 
     @contextmanager
-    def _followed(self) -> Iterator[None]:
-        """The journal of now; ``Refused`` (404) if there is none, or a damaged one."""
+    def _followed(self) -> Iterator[float]:
+        """The journal of now, and the share of it that is read; ``Refused`` (404) if there is none, or a damaged one, and (503) if
+        others are asking for too long."""
+        if not self._index.lock.acquire(timeout=BUSY_S):
+            raise Refused(
+                503, f"the journal is being read for others since {BUSY_S:g} s; ask again"
+            )
         try:
-            with self._index.lock:
-                while not self._index.follow(
-                    self._versions, self._funnel, self._rewards, self._hours, self._leases
-                ):
-                    self._anew()
-                yield
+            while not self._index.follow(
+                self._versions, self._funnel, self._rewards, self._hours, self._leases, for_s=READ_S
+            ):
+                self._anew()
+            yield self._index.share
         except AstraFlowError as error:
             raise error if isinstance(error, Refused) else Refused(404, str(error)) from error
+        finally:
+            self._index.lock.release()
 
     def versions(self) -> dict[str, Any]:
         """How many versions were announced, and the newest of them in order."""
-        with self._followed():
-            return {"count": self._versions.count, "versions": list(self._versions.newest)}
+        with self._followed() as share:
+            newest = list(self._versions.newest)
+            return {"share": share, "count": self._versions.count, "versions": newest}
 
     def funnel(self) -> dict[str, Any]:
         """Counts of each stage, and who refused how many for which reason."""
-        with self._followed():
+        with self._followed() as share:
             found = self._funnel
             return {
+                "share": share,
                 "counts": dict(found.counts),
                 "refusals": [
                     {"stage": stage, "place": place, "by": by, "reason": reason, "count": count}
@@ -163,40 +178,52 @@ class JournalViews:
                 "rewards": self._rewards.histograms(),
             }
 
-    def hours(self, buckets: int, first: float, last: float) -> dict[str, Curve]:
-        """Kind of service → the hours that those of it have run, by step."""
-        with self._followed():
-            return thinned(self._hours.arrays(), buckets, first, last)
+    def hours(self, buckets: int, first: float, last: float) -> dict[str, Any]:
+        """Kind of service → the ``hours`` that those of it have run, by step."""
+        with self._followed() as share:
+            return {"share": share, "hours": thinned(self._hours.arrays(), buckets, first, last)}
 
-    def leases(self) -> dict[str, Any]:
+    def leases(self) -> dict[str, Any] | None:
         """The leases that are held now, if the run goes on: the age of each is that at the newest entry and the time since that was
-        written."""
-        with self._followed():
+        written. ``None`` before the whole journal is read."""
+        with self._followed() as share:
+            if share < 1:
+                return None
             return self._leases.listed(time.time() - self._log.stat().st_mtime)
 
     def life(self, config: dict[str, Any], subject: str, name: str) -> dict[str, Any]:
-        """What became of a prompt or a group, as ``astraflow trace --json`` says; ``Refused`` (404) if the journal knows nothing
-        of it."""
+        """What became of a prompt or a group, as ``astraflow trace --json`` says, or no more than the share of the journal that is
+        read; ``Refused`` (404) if the journal knows nothing of it, (503) if it takes too long to look."""
         default = RunTable.model_fields["task_attempts"].default
         attempts = config.get("run", {}).get("task_attempts", default)
         if subject not in ("prompt", "group"):
             raise Refused(404, f"there is no subject {subject[:100]!r}; there are prompt and group")
-        with self._followed():
-            trace = self._traced(attempts, subject, name)
+        with self._followed() as share:
+            if share < 1:
+                return {"share": share}
+            try:
+                trace = self._traced(attempts, subject, name)
+            except TimeoutError as error:
+                raise Refused(
+                    503,
+                    f"to look for {subject} {name[:200]!r} takes more than {LIFE_S:g} s in a journal of this size; use "
+                    f"astraflow trace {subject} {name[:200]}",
+                ) from error
         if not (trace.offers or trace.groups):
             raise Refused(404, f"no {subject} {name[:200]!r} came up in this run")
         return {
+            "share": share,
             "offers": [asdict(offer) for offer in trace.offers],
             "groups": [asdict(story) for story in trace.groups.values()],
         }
 
     def _traced(self, attempts: int, subject: str, name: str) -> Trace:
         """Look for what is asked for, then for the tasks, rows and batches that come up with it, until no new ones do."""
-        prompt = name if subject == "prompt" else ""
+        prompt, until = name if subject == "prompt" else "", time.monotonic() + LIFE_S
         keys = {task_key(name)} if subject == "group" else set[Key]()
         while True:
             trace = Trace(attempts, **{subject: name})
-            self._index.tell(trace, keys, prompt)
+            self._index.tell(trace, keys, prompt, until)
             found = _named(trace) - keys
             if not found:
                 return trace

@@ -80,6 +80,14 @@ export function useAnswer(path, again = 0) {
   return state.path === path || path === null ? state : { value: state.value, of: state.of, error: null, path };
 }
 
+// The answer to `path` about a journal, asked again at once as long as the server has not read all of that.
+export function useJournal(path, again = 0) {
+  const [answers, setAnswers] = useState(0);
+  const asked = useAnswer(path, again + answers);
+  useEffect(() => { if (asked.value?.share < 1 && asked.of === path) setAnswers((n) => n + 1); }, [asked.value]);
+  return asked;
+}
+
 // What changes in a running run; `trouble` while the stream is interrupted.
 export function useChanges(run) {
   const [state, set] = useState({ change: null, trouble: "" });

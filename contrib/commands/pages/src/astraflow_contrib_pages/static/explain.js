@@ -1,8 +1,8 @@
 // The life of a prompt or of a group as a timeline, as `astraflow trace` tells it.
 import { html, useState } from "./vendor/htm-preact.js";
-import { query, useAnswer } from "./api.js";
+import { query, useJournal } from "./api.js";
 import { number, seconds } from "./format.js";
-import { Empty, Loading, Problem } from "./parts.js";
+import { Empty, Loading, Problem, Reading } from "./parts.js";
 
 const at = (time, kind, text, more = []) => ({ time, kind, text, more });
 
@@ -52,8 +52,9 @@ function Timeline({ found }) {
 }
 
 function Found({ name, subject, id }) {
-  const { value, error } = useAnswer(`runs/${encodeURIComponent(name)}/life/${subject}?${query({ id })}`);
+  const { value, error } = useJournal(`runs/${encodeURIComponent(name)}/life/${subject}?${query({ id })}`);
   if (!value) return error ? html`<${Problem} error=${error} />` : html`<${Loading} />`;
+  if (!value.offers) return html`<${Problem} error=${error} /><${Reading} share=${value.share} />`;
   return html`<h2>${subject} ${id}</h2><p class="quiet">times are seconds of the run</p><${Timeline} found=${value} />`;
 }
 

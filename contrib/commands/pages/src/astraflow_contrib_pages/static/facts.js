@@ -1,17 +1,17 @@
 // Weights, data, configuration and plugins of a run.
 import { html, useMemo, useState } from "./vendor/htm-preact.js";
 import { Chart } from "./chart.js";
-import { useAnswer, usePeriod } from "./api.js";
+import { useJournal, usePeriod } from "./api.js";
 import { bytes, number, percent, seconds, shown } from "./format.js";
 import { Difficulty } from "./rewards.js";
-import { Empty, Loading, Problem, Table } from "./parts.js";
+import { Empty, Loading, Problem, Reading, Table } from "./parts.js";
 
 const path = (name, view) => `runs/${encodeURIComponent(name)}/${view}`;
 
 function Answered({ path: asked, every = 0, children }) {
-  const { value, error } = useAnswer(asked, usePeriod(every));
+  const { value, error } = useJournal(asked, usePeriod(every));
   if (!value) return error ? html`<${Problem} error=${error} />` : html`<${Loading} />`;
-  return html`<${Problem} error=${error} />${children(value)}`;
+  return html`<${Problem} error=${error} /><${Reading} share=${value.share} />${children(value)}`;
 }
 
 // Charts of the size of each version and of what leads to it, a line for each policy.

@@ -1,8 +1,9 @@
 // How stale the rows of each step were, and what a run has cost so far.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { query, useAnswer } from "./api.js";
+import { query, useAnswer, useJournal } from "./api.js";
 import { Chart } from "./chart.js";
 import { number, percent } from "./format.js";
+import { Reading } from "./parts.js";
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
@@ -107,7 +108,7 @@ export function Beside({ path, bound, theme, zoom, onZoom, buckets, again }) {
   const near = useNear(place);
   const range = zoom ? { first: Math.floor(zoom[0]), last: Math.ceil(zoom[1]) } : {};
   const rows = useAnswer(near ? `${path}/staleness?${query(range)}` : null, again);
-  const cost = useAnswer(near ? `${path}/cost?${query({ buckets, ...range })}` : null, again);
+  const cost = useJournal(near ? `${path}/cost?${query({ buckets, ...range })}` : null, again);
   const maps = Object.entries(rows.value?.policies ?? {});
   const hours = cost.value?.hours ?? {};
   const lines = LINES.map((kind, colour) => ({ label: kind, colour, x: hours[kind]?.[0] ?? [], y: hours[kind]?.[1] ?? [] }));
@@ -118,6 +119,7 @@ export function Beside({ path, bound, theme, zoom, onZoom, buckets, again }) {
     : html`<${Heat} title="Staleness of rows" cells=${null} bound=${bound} theme=${theme} />`}
       <${Chart} title="Cost" unit=${latest ? `hours of services so far, together ${number(latest)}` : "hours of services so far"} lines=${lines} theme=${theme} fine=${true} zoom=${zoom} onZoom=${onZoom} />
     </div>
+    <${Reading} share=${cost.value?.share} />
     ${cost.value?.said ? html`<p class="quiet">The cost is not known: ${cost.value.said}</p>` : null}
     ${cost.error ? html`<p class="quiet">The cost is not known: ${cost.error.message}</p>` : null}</div>`;
 }

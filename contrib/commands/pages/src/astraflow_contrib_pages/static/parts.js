@@ -1,5 +1,6 @@
 // Small pieces that several pages use.
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { percent } from "./format.js";
 
 export const State = ({ state }) => html`<span class=${`state state-${state}`}>${state}</span>`;
 
@@ -7,6 +8,11 @@ export const Problem = ({ error }) =>
   error ? html`<div class="problem" role="alert">${error.message ?? error}</div>` : null;
 
 export const Loading = () => html`<p class="quiet" role="status">loading…</p>`;
+
+// How much of the journal a server has read, which does so for a second for each answer.
+export const Reading = ({ share }) =>
+  share < 1 ? html`<p class="quiet" role="status">The journal is long: ${percent(share)} of it are read so far, and what is below is known of that.</p>
+    <progress aria-label="the journal that is read" value=${share} max="1"></progress>` : null;
 
 export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
 

@@ -1,5 +1,5 @@
 // The tokens of a sequence, coloured by what engine and trainer thought of them, or as a table.
-import { html, useMemo, useState } from "./vendor/htm-preact.js";
+import { html, useEffect, useMemo, useState } from "./vendor/htm-preact.js";
 import { number } from "./format.js";
 import { VirtualList } from "./parts.js";
 
@@ -48,20 +48,44 @@ function AsTable({ sequence: s }) {
     <span role="cell">${i}</span><span role="cell"><code>${visible(textOf(s, i))}</code></span>${cell(s.ids[i])}${cell(s.mask[i] ? s.logprobs[i] : null)}${cell(s.trainer && s.mask[i] ? s.trainer[i] : null)}${cell(s.advantages && s.mask[i] ? s.advantages[i] : null)}${cell(s.versions[i] >= 0 ? s.versions[i] : null)}<span role="cell">${s.mask[i] ? "yes" : "no"}</span></div>`} />`;
 }
 
+// Tokens from number `from` on; made again only when they look otherwise.
+function Piece({ sequence, from, looks }) {
+  return useMemo(() => sequence.ids.slice(from, from + PIECE).map((_, place) => {
+    const index = from + place;
+    return html`<span key=${index} data-index=${index} class=${looks[index]}>${visible(textOf(sequence, index))}</span>`;
+  }), [sequence, from, looks]);
+}
+
 export function Tokens({ sequence, title }) {
   const [by, setBy] = useState("logprob");
   const [table, setTable] = useState(false);
   const [most, setMost] = useState(PIECE);
+  const [made, setMade] = useState(PIECE);
   const [told, setTold] = useState(null);
   const chosen = LOOKS[by];
-  const spans = useMemo(() => {
+  const looks = useMemo(() => {
     const values = sequence.ids.map((_, index) => chosen.value(sequence, index));
     const given = values.filter((value) => value !== null);
     const largest = given.reduce((a, b) => Math.max(a, Math.abs(b)), 1e-9);
     const least = given.reduce((a, b) => Math.min(a, b), Infinity);
-    return sequence.ids.slice(0, most).map((_, index) => html`<span key=${index} data-index=${index} title=${facts(sequence, index)} class=${values[index] === null ? "t" : `t ${chosen.look(values[index], largest, least)}`}>${visible(textOf(sequence, index))}</span>`);
-  }, [sequence, by, most]);
+    return values.map((value) => (value === null ? "t" : `t ${chosen.look(value, largest, least)}`));
+  }, [sequence, by]);
+  // One piece in each frame gets other colours, or is added, so that none of the frames is late.
+  const [last, setTurn] = useState({ looks, before: looks, upto: 1 });
+  const turn = last.looks === looks ? last : { looks, before: last.looks, upto: 1 };
+  const adds = turn.upto * PIECE >= made;
+  useEffect(() => {
+    if (table || (adds && made >= most)) return undefined;
+    const frame = requestAnimationFrame(() => {
+      if (adds) setMade(made + PIECE);
+      setTurn({ ...turn, upto: turn.upto + 1 });
+    });
+    return () => cancelAnimationFrame(frame);
+  }, [turn.looks, turn.upto, made, most, table]);
+  // A text for each of ten thousand tokens takes longer to make than to draw them: one is made when somebody points at its token.
+  const point = (event) => { const index = event.target.dataset?.index; if (index !== undefined) event.target.title = facts(sequence, Number(index)); };
   const tell = (event) => { const index = event.target.dataset?.index; if (index !== undefined) setTold(Number(index)); };
+  const pieces = Array.from({ length: Math.ceil(Math.min(made, sequence.ids.length) / PIECE) }, (_, piece) => html`<${Piece} key=${piece} sequence=${sequence} from=${piece * PIECE} looks=${piece < turn.upto ? looks : turn.before} />`);
   const estimate = sequence.ids.reduce((sum, _, i) => (sequence.mask[i] ? sum - sequence.logprobs[i] : sum), 0) / Math.max(1, sequence.mask.reduce((a, b) => a + b, 0));
   const mean = (values) => sequence.mask.reduce((sum, trained, i) => (trained ? sum + values[i] : sum), 0) / Math.max(1, sequence.mask.reduce((a, b) => a + b, 0));
   return html`<section class="tokens" aria-label=${title}>
@@ -69,7 +93,7 @@ export function Tokens({ sequence, title }) {
       <label>colour by <select value=${by} onChange=${(event) => setBy(event.target.value)}>${available(sequence).map((name) => html`<option value=${name}>${LOOKS[name].title}</option>`)}</select></label>
       <span class="quiet">${chosen.note}</span>
       <label><input type="checkbox" checked=${table} onChange=${(event) => setTable(event.target.checked)} /> as a table</label></div>
-    ${table ? html`<${AsTable} sequence=${sequence} />` : html`<pre class="token-text" tabindex="0" role="group" aria-label=${`${title}; the table has the figures of each token`} onClick=${tell}>${spans}</pre>`}
+    ${table ? html`<${AsTable} sequence=${sequence} />` : html`<pre class="token-text" tabindex="0" role="group" aria-label=${`${title}; the table has the figures of each token`} onClick=${tell} onPointerOver=${point}>${pieces}</pre>`}
     ${sequence.ids.length > most && !table ? html`<button type="button" onClick=${() => setMost(most + 5 * PIECE)}>show more tokens</button>` : null}
     ${sequence.length > sequence.ids.length ? html`<p class="quiet">The first ${number(sequence.ids.length)} of ${number(sequence.length)} tokens.</p>` : null}
     ${sequence.texts ? null : html`<p class="quiet">The tokenizer of the model is not on this host: ids instead of texts.</p>`}
