@@ -2,12 +2,14 @@
 """Run conformance suites on their mutants, and record which test caught which.
 
 `scripts/mutant_verdicts.py KIND …` rewrites their entries in testing/src/astraflow_testing/mutants.json; without KIND it
-rewrites all.
+rewrites all. An entry belongs to one source of the suite and of its mutants. The slow tests run a third of the kinds, chosen
+by the sources that they test, so that each commit has its own third.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import os
 import subprocess
@@ -101,6 +103,30 @@ def is_assertion(message: str) -> bool:
     return message.startswith(("AssertionError", "Failed", "assert "))
 
 
+def digest_of(file: Path) -> str:
+    """SHA-256 of a file with mutants."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def is_recorded(kind: str) -> bool:
+    """Whether the record is of the suite of a kind and of its mutants as they are."""
+    entry = json.loads(RECORD.read_text(encoding="utf-8")).get(kind, {})
+    now = (source_digest(kind), digest_of(file_of(kind)))
+    return (entry.get("suite"), entry.get("mutants_file")) == now
+
+
+def turn() -> int:
+    """Which third of the kinds is run, 0 to 2, by the sources of core, libraries and suites."""
+    digest = hashlib.sha256()
+    for file in sorted(
+        file
+        for place in ("core", "libs/*", "testing")
+        for file in ROOT.glob(f"{place}/src/**/*.py")
+    ):
+        digest.update(file.read_bytes())
+    return digest.digest()[0] % 3
+
+
 def entry_of(file: Path, outcomes: dict[str, Outcome]) -> dict[str, Any]:
     """What the record says of a suite."""
     mutants = []
@@ -110,7 +136,11 @@ def entry_of(file: Path, outcomes: dict[str, Outcome]) -> dict[str, Any]:
             caught = sorted(t for t in outcomes[name].asserted if t.startswith(expected))
             test = caught[0].partition("[")[0] if caught else ""
             mutants.append({"name": name, "wrong": says["wrong"], "caught_by": test})
-    return {"suite": source_digest(file.stem.removeprefix("mutants_")), "mutants": mutants}
+    return {
+        "suite": source_digest(file.stem.removeprefix("mutants_")),
+        "mutants_file": digest_of(file),
+        "mutants": mutants,
+    }
 
 
 def main(argv: list[str]) -> int:
