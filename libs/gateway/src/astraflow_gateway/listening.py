@@ -9,6 +9,7 @@ from pathlib import Path
 
 from astraflow_core.errors import UserError
 from astraflow_wire.http.auth import is_loopback
+from astraflow_wire.http.tls import of_process
 
 _ALL = ("0.0.0.0", "::")  # noqa: S104 - asked for, not bound
 
@@ -37,8 +38,13 @@ class Listening:
         )
 
     def tls(self) -> ssl.SSLContext | None:
-        """The certificate, loaded; :class:`UserError` if it cannot be."""
+        """The certificate, loaded; :class:`UserError` if it cannot be, or if a run with ``[tls]`` has none beyond loopback."""
         if self.certificate is None:
+            if of_process() is not None and not is_loopback(self.bind):
+                raise UserError(
+                    f"bind is {self.bind!r} with allow_plain_text = true, but the run has [tls]: set certificate and private_key, "
+                    "such as those of [tls]"
+                )
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:

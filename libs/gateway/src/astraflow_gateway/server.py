@@ -33,7 +33,9 @@ class Gateway:
         self.app = app = create_app("gateway", "", MAX_BODY_BYTES, _too_large)
         self._add_routes(app)
         tls = listening.tls()
-        self._server = Server(app, listening.bind, listening.port, own_keys=True, tls=tls)
+        self._server = Server(
+            app, listening.bind, listening.port, own_keys=True, tls=tls, own_tls=True
+        )
         self.url = listening.url(self._server.port)
 
     async def start(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult
 
 from astraflow_weights.failures import BadAnswer, PublisherFailed
-from astraflow_wire.http.tls import UntrustedPeer, client_tls, explained
+from astraflow_wire.http.tls import UntrustedPeer, client_tls, explained, looked_at
 
 MAX_HEAD = 64 << 10
 """Longest head of an answer, in bytes."""
@@ -151,6 +151,13 @@ class Connection:
                     position += self.read_some(rest)
         return bytes(body)
 
+    def _raise_if_refused(self, error: OSError | None) -> None:
+        """Raise :class:`PublisherFailed` if a new connection ends since the publisher does not accept our certificate."""
+        if isinstance(self.socket, ssl.SSLSocket) and not self.used:
+            problem = explained(error, self._url) or looked_at(self._url)
+            if problem is not None:
+                raise PublisherFailed(problem) from error
+
     def interrupt(self) -> None:
         """Let whoever reads or writes fail at once, from any thread."""
         with contextlib.suppress(OSError):
@@ -169,11 +176,11 @@ class Connection:
                 piece = self.socket.recv(MAX_HEAD)
             except BlockingIOError as error:
                 raise TimeoutError("no data arrived in time") from error
-            except ssl.SSLError as error:  # a refused client certificate is told here
-                if problem := explained(error, self._url):
-                    raise PublisherFailed(problem) from error
+            except (ssl.SSLError, ConnectionError) as error:
+                self._raise_if_refused(error)
                 raise
             if not piece:
+                self._raise_if_refused(None)
                 raise BadAnswer("the connection ended early")
             self._ahead += piece
         head = self._ahead[: end + 2]

@@ -74,7 +74,10 @@ def serve_http(
     )
 
     async def serve() -> None:
-        async with server.session_manager.run(), Server(app, host, port, tls=tls) as serving:
+        async with (
+            server.session_manager.run(),
+            Server(app, host, port, tls=tls, own_tls=True) as serving,
+        ):
             loop, stopped = asyncio.get_running_loop(), asyncio.Event()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, stopped.set)

@@ -32,7 +32,8 @@ def pages_server(
     app: FastAPI, bind: str, port: int, certificate: Path | None, private_key: Path | None
 ) -> Server:
     """The server, bound; beyond loopback with TLS only, since cookies and conversations would travel in clear text."""
-    return Server(app, bind, port, own_keys=True, tls=_tls(bind, certificate, private_key))
+    tls = _tls(bind, certificate, private_key)
+    return Server(app, bind, port, own_keys=True, tls=tls, own_tls=True)
 
 
 def _tls(bind: str, certificate: Path | None, private_key: Path | None) -> ssl.SSLContext | None:

@@ -104,6 +104,7 @@ async def _serve(
         *place,
         own_keys=True,
         tls=tls,
+        own_tls=True,
     ) as server:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)

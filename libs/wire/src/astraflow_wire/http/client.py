@@ -30,7 +30,7 @@ from astraflow_wire.decoding import from_json
 from astraflow_wire.host.active_clock import active_time
 from astraflow_wire.host.disk import LONGEST_WAIT_S
 from astraflow_wire.http.auth import bearer
-from astraflow_wire.http.tls import RunTls, UntrustedPeer, client_tls, explained
+from astraflow_wire.http.tls import RunTls, UntrustedPeer, client_tls, explained, looked_at
 from astraflow_wire.messages import Message, decode, encode
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class SyncClient:
         tls: RunTls | None = None,
     ) -> None:
         self.base_url, self._tls = base_url, tls
-        self._context = client_tls(base_url, tls)
+        self._context, self._reached = client_tls(base_url, tls), False
         self._waits_for_room = waits_for_room
         self._url = urlsplit(base_url)
         self._headers = bearer(token)
@@ -225,10 +225,14 @@ class SyncClient:
             try:
                 status, content = self._request(method, path, body, try_s)
             except (OSError, HTTPException) as error:
-                if problem := explained(error, self.base_url, self._tls):
+                problem = explained(error, self.base_url, self._tls)
+                if problem is None and self._context is not None and not self._reached:
+                    problem = looked_at(self.base_url, self._tls)
+                if problem is not None:
                     raise UntrustedPeer(problem) from error
                 attempts.trouble = f"{type(error).__name__}: {error}"
             else:
+                self._reached = True
                 if (answer := attempts.answer(status, content)) is not None:
                     return answer
             self._pause(next(pauses))
@@ -264,7 +268,7 @@ class AsyncClient:
         import aiohttp  # 0.2 CPU seconds, which launchers and trainers save
 
         self.base_url = base_url
-        self._context = client_tls(base_url)
+        self._context, self._reached = client_tls(base_url), False
         self._waits_for_room = waits_for_room
         self._aiohttp = aiohttp
         self._headers = bearer(token)
@@ -307,10 +311,14 @@ class AsyncClient:
             try:
                 status, content = await self._request(method, path, body, try_s)
             except (self._aiohttp.ClientError, TimeoutError) as error:
-                if problem := await asyncio.to_thread(explained, error.__cause__, self.base_url):
+                problem = await asyncio.to_thread(explained, error.__cause__, self.base_url)
+                if problem is None and self._context is not None and not self._reached:
+                    problem = await asyncio.to_thread(looked_at, self.base_url)
+                if problem is not None:
                     raise UntrustedPeer(problem) from error
                 attempts.trouble = f"{type(error).__name__}: {error}"
             else:
+                self._reached = True
                 if (answer := attempts.answer(status, content)) is not None:
                     return answer
             await asyncio.sleep(next(pauses))

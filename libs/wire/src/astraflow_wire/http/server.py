@@ -313,8 +313,8 @@ class Server:
     socket is bound in the constructor, which waits up to ``give_up_after_s`` for a port that is in use to become free.
     ``limits``: connections at a time, by default what :meth:`Limits.of_process` allows.
     ``own_keys``: each route checks a key of its own, so that an app without a token may listen
-    beyond loopback. ``tls`` encrypts connections, by default that of this process; ``for_run``: only processes of the
-    run call it, so they show certificates where it asks for them.
+    beyond loopback. ``tls`` encrypts connections, by default that of this process; with ``own_tls`` there is no default: browsers
+    and agents have no certificate of a run.
     """
 
     def __init__(
@@ -326,9 +326,9 @@ class Server:
         limits: Limits | None = None,
         own_keys: bool = False,
         tls: ssl.SSLContext | None = None,
-        for_run: bool = True,
+        own_tls: bool = False,
     ) -> None:
-        tls = tls or server_tls(host, for_run=for_run)
+        tls = tls if own_tls else tls or server_tls(host)
         if not is_loopback(host) and not app.state.token and not own_keys:
             raise UserError(
                 f"refusing to bind {host} without a token; only loopback may listen without a token"

@@ -43,8 +43,14 @@ PLAIN_ANSWER = (
 """To a peer that begins with something else."""
 _EXPIRED, _NOT_YET = 10, 9
 _OTHER_NAME = (62, 64)
+_OF_OUR_CERTIFICATE = (
+    "CERTIFICATE_REQUIRED",
+    "UNKNOWN_CA",
+    "BAD_CERTIFICATE",
+    "CERTIFICATE_EXPIRED",
+)
 """Error codes of X509_verify_cert."""
-_LOOK_S = 5.0
+_LOOK_S, _ALERT_S = 5.0, 0.5
 _NEW = "make new ones with `astraflow certs DIR --host NAME`"
 
 
@@ -79,10 +85,9 @@ class RunTls:
         if self.client_certificates:
             environment[CLIENT_CERTIFICATES] = "1"
 
-    def server_context(self, *, for_run: bool = True) -> ssl.SSLContext:
-        """What a listener needs. Only those ``for_run``, for processes of the run and its operators, ask for client
-        certificates; agents and browsers have none. Raises :class:`TlsProblem`."""
-        return _server_context(self, for_run)
+    def server_context(self) -> ssl.SSLContext:
+        """What a listener needs. Raises :class:`TlsProblem`."""
+        return _server_context(self)
 
     def client_context(self) -> ssl.SSLContext:
         """What a client needs: it trusts certificates of the authority and no others. Raises :class:`TlsProblem`."""
@@ -122,14 +127,14 @@ def _clear(environment: MutableMapping[str, str]) -> None:
         environment.pop(key, None)
 
 
-def server_tls(host: str, *, for_run: bool = True) -> ssl.SSLContext | None:
+def server_tls(host: str) -> ssl.SSLContext | None:
     """The context of a listener of this process on ``host``, an address that the certificate must cover."""
     tls = of_process()
     if tls is None:
         return None
     if host not in ("", "0.0.0.0", "::"):  # noqa: S104 - compared, not bound
         tls.check([host])
-    return tls.server_context(for_run=for_run)
+    return tls.server_context()
 
 
 def client_tls(url: str, tls: RunTls | None = None) -> ssl.SSLContext | None:
@@ -154,19 +159,39 @@ def explained(error: BaseException | None, url: str, tls: RunTls | None = None) 
         return None
     if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
         return f"{url} answers in plain HTTP: the process there was started without [tls]; start it with the same table"
-    if "CERTIFICATE_REQUIRED" in error.reason:
-        return (
-            f"{url} asks for a client certificate, since its run has tls.client_certificates = true: set {CERTIFICATE} and "
-            f"{PRIVATE_KEY} to one that its authority has signed"
-        )
-    if (
-        "UNKNOWN_CA" in error.reason
-        or "BAD_CERTIFICATE" in error.reason
-        or "CERTIFICATE_EXPIRED" in error.reason
-    ):
-        shown = None if tls is None else tls.certificate
-        return f"{url} does not accept our certificate {shown} ({error.reason}): {_NEW}, of the authority of that run"
+    if any(reason in error.reason for reason in _OF_OUR_CERTIFICATE):
+        return _of_own_certificate(url, tls, error.reason)
     return None
+
+
+def _of_own_certificate(url: str, tls: RunTls | None, reason: str) -> str:
+    if tls is None or tls.certificate is None:
+        return (
+            f"{url} asks for a client certificate ({reason}), since its run has tls.client_certificates = true: set {CERTIFICATE} "
+            f"and {PRIVATE_KEY} to files that its authority has signed"
+        )
+    return f"{url} does not accept our certificate {tls.certificate} ({reason}): {_NEW}, of the authority of that run"
+
+
+def looked_at(url: str, tls: RunTls | None = None) -> str | None:
+    """What :func:`explained` says after another connection to ``url`` that sends nothing. Why a client certificate was refused is
+    often lost: TLS 1.3 tells it after the handshake, a server that closes with a request unread resets the connection, and
+    asyncio (3.11) does not tell it at all."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or 443
+    context = client_tls(url, tls)
+    if context is None:
+        return None
+    try:
+        with (
+            socket.create_connection((host, port), _LOOK_S) as plain,
+            context.wrap_socket(plain, server_hostname=host) as looking,
+        ):
+            looking.settimeout(_ALERT_S)
+            ended = not looking.recv(1)
+    except OSError as error:
+        return explained(error, url, tls)
+    return _of_own_certificate(url, tls or of_process(), "closed") if ended else None
 
 
 def _of_certificate(error: ssl.SSLCertVerificationError, url: str, tls: RunTls | None) -> str:
@@ -208,7 +233,7 @@ def _here(path: Path) -> Path:
 
 
 @lru_cache(maxsize=8)
-def _server_context(tls: RunTls, for_run: bool) -> ssl.SSLContext:
+def _server_context(tls: RunTls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     if tls.certificate is None:
@@ -217,7 +242,7 @@ def _server_context(tls: RunTls, for_run: bool) -> ssl.SSLContext:
             f"a service needs a certificate: set {CERTIFICATE} and {PRIVATE_KEY}, or the table [tls]",
         )
     _load_own(context, tls)
-    if tls.client_certificates and for_run:
+    if tls.client_certificates:
         _load_authority(context, tls)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
