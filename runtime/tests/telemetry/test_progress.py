@@ -81,4 +81,17 @@ def test_a_terminal_has_a_line_that_moves_and_what_others_write(
     lines = [re.sub(r"\x1b\[[\d;]*[mK]", "", line) for line in text.split("\r")]
     moved = [line for line in lines if "model" in line]
     assert len(moved) > 3 and all(len(line) < 60 for line in moved)
-    assert all(re.search(r"\.\.\., 3 of 7 packages.* \d s$", line) for line in moved)
+    assert all(re.search(r"\.\.\. █████░{7}, 3 of 7 packages.* \d s$", line) for line in moved)
+
+
+@pytest.mark.parametrize(
+    ("far", "bar"),
+    [
+        (", 3 of 12 packages", " ███░░░░░░░░░"),
+        (", 9 of 7 packages", " ████████████"),
+        (", 3 of 0 packages", ""),
+        (", 3 packages so far", ""),
+    ],
+)
+def test_a_share_has_a_bar(far: str, bar: str) -> None:
+    assert module._bar(far, "█░") == bar

@@ -7,6 +7,7 @@ as they are.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import threading
@@ -22,6 +23,9 @@ OTHERS_S = 1.5
 """Seconds for which a line of somebody else that is not ended is left alone."""
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _PLAIN_FRAMES = "|/-\\"
+_DONE = re.compile(r"(\d+) of (\d+)")
+_BAR = 12
+"""Columns of a bar."""
 _CLEAR = "\r\x1b[2K"
 
 
@@ -64,7 +68,8 @@ class _Shared:
 @contextmanager
 def progress(what: str, how_far: Callable[[], str] = lambda: "") -> Iterator[None]:
     """``what`` goes on inside. If that takes more than two seconds, a terminal shows for how long it has; other outputs get a line then
-    and each thirty seconds. ``how_far()`` is part of it, such as ``"12 of 57 packages"``; it is called once a second, by another thread."""
+    and each thirty seconds. ``how_far()`` is part of it, such as ``"12 of 57 packages"``, of which a terminal shows a bar; it is called
+    once a second, by another thread."""
     stream, ended, began = sys.stderr, threading.Event(), time.monotonic()
     shared = _Shared(stream) if _moves(stream) else None
 
@@ -107,6 +112,7 @@ def _line(what: str, after: str, count: int, stream: TextIO) -> str:
     """One line, narrower than the terminal, without colour where ``NO_COLOR`` (no-color.org) is set; of what does not
     fit, the end of ``what`` is left out."""
     unicode = (stream.encoding or "").lower().replace("-", "") == "utf8"
+    after = _bar(after, "█░" if unicode else "#.") + after
     frames = _FRAMES if unicode else _PLAIN_FRAMES
     frame = frames[count % len(frames)]
     room = shutil.get_terminal_size().columns - len(after) - 3
@@ -116,6 +122,15 @@ def _line(what: str, after: str, count: int, stream: TextIO) -> str:
     if not os.environ.get("NO_COLOR"):
         frame = f"\x1b[36m{frame}\x1b[0m"
     return f"{frame} {text}{after}"
+
+
+def _bar(text: str, cells: str) -> str:
+    """A bar for ``N of M`` in a text; empty if it says nothing such."""
+    found = _DONE.search(text)
+    if found is None or not (most := int(found[2])):
+        return ""
+    full = min(_BAR, _BAR * int(found[1]) // most)
+    return f" {cells[0] * full}{cells[1] * (_BAR - full)}"
 
 
 def _duration(seconds: float) -> str:

@@ -25,6 +25,7 @@ from astraflow_runtime.launch.view.formatting import (
     rejections,
     sampled,
 )
+from astraflow_runtime.launch.view.starting import Starting, StartProgress
 from astraflow_wire.policy_status import PolicyStatus
 from astraflow_wire.status import Status
 
@@ -56,6 +57,7 @@ class Picture:
 
     def __init__(self, config: RunConfig, directory: Path | None, console: Console) -> None:
         self._config, self._console = config, console
+        self._starting = Starting(config)
         self._folders = [] if directory is None else _ways_to_write(directory)
 
     def of(self, status: Status, processes: Sequence[ProcessState], seen: Seen) -> RenderableType:
@@ -77,9 +79,12 @@ class Picture:
 
     def _parts(
         self, status: Status, processes: Sequence[ProcessState], seen: Seen, width: int
-    ) -> Iterator[tuple[int, RenderableType]]:
+    ) -> Iterator[tuple[float, RenderableType]]:
         """The parts from top to bottom; those with the largest number are left out first."""
-        yield 0, self._progress(status, seen)
+        start = self._starting.of(status, processes)
+        yield 0, self._progress(status, seen, start)
+        if start is not None and start.reading:
+            yield 0.5, Text(str(start), no_wrap=True, overflow="ellipsis")
         yield 1, self._policies(status, seen, width)
         yield 3, Text(_flowed(list(self._flow(status, seen)), " · ", width))
         if reasons := "\n".join(_rejected(status)):
@@ -94,7 +99,7 @@ class Picture:
         yield 4, _services(status, processes, width)
 
     def _fitting(
-        self, parts: list[tuple[int, RenderableType]], width: int, room: int
+        self, parts: list[tuple[float, RenderableType]], width: int, room: int
     ) -> list[RenderableType]:
         heights = {rank: self._height(part, width) for rank, part in parts}
         while sum(heights.values()) > room and len(heights) > 2:
@@ -105,7 +110,8 @@ class Picture:
         options = self._console.options.update(width=width)
         return len(self._console.render_lines(part, options, pad=False))
 
-    def _progress(self, status: Status, seen: Seen) -> Table:
+    def _progress(self, status: Status, seen: Seen, start: StartProgress | None) -> Table:
+        """The bar of the steps; before the first of them that of the start."""
         total = self._config.run.steps
         table = Table.grid(padding=(0, 1), expand=True)
         table.add_column(no_wrap=True)
@@ -113,7 +119,11 @@ class Picture:
         table.add_column(no_wrap=True, justify="right")
         left = "" if status.eta_s is None or status.ended else f", {duration(status.eta_s)} left"
         bar = ProgressBar(total=total, completed=status.steps)
-        table.add_row(f"step {status.steps}/{total}", bar, f"{duration(seen.seconds)}{left}")
+        what = f"step {status.steps}/{total}"
+        if start is not None:
+            bar = ProgressBar(total=1.0, completed=start.share)
+            what, left = f"starting {start.ready}/{start.services}", ""
+        table.add_row(what, bar, f"{duration(seen.seconds)}{left}")
         return table
 
     def _policies(self, status: Status, seen: Seen, width: int) -> RenderableType:

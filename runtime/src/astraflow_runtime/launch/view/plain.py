@@ -17,10 +17,13 @@ from astraflow_runtime.launch.view.formatting import (
     rejections,
     sampled,
 )
+from astraflow_runtime.launch.view.starting import Starting
 from astraflow_runtime.telemetry.printable import shown
 from astraflow_wire.status import Status
 
 _EVERY_S = 2.0
+_START_S = 10.0
+"""Longest time without a line about the run while it starts."""
 _METRICS = 4
 _QUIET_S = 30.0
 """Longest time without a line about the run while it continues."""
@@ -45,6 +48,7 @@ class PlainView:
         self._step = -1
         self._evals: int | None = None
         self._state = ""
+        self._starting, self._ready = Starting(config), -1
 
     def show(self, status: Status, processes: Sequence[ProcessState]) -> None:
         """Write what is new."""
@@ -66,6 +70,11 @@ class PlainView:
             told_later = status.state == "failed" or not status.reason
             reason = " ".join(status.reason.splitlines())  # whoever stops a run may write anything
             self._write(f"run is {status.state}" + ("" if told_later else f": {reason}"))
+        if (start := self._starting.of(status, processes)) is not None and processes:
+            if start.ready != self._ready or now - self._told >= _START_S:
+                self._told, self._ready = now, start.ready
+                self._write(f"starting, {start.share:.0%}: {start}")
+            return
         due = now - self._shown >= self._every_s or status.steps == self._steps
         if status.steps != self._step and due:
             self._shown = self._told = now
