@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from astraflow_core.catalog import Catalog, Selected
-from astraflow_core.config.models import RunConfig, RunTable
+from astraflow_core.config.models import RunConfig, RunTable, TlsTable
 from astraflow_core.config.own_modules import make_importable
 from astraflow_core.config.paths import absolute, resolved_options
 from astraflow_core.config.rendering import join, render
@@ -69,7 +69,7 @@ def read_config(
     for place in component_tables(layers.raw):
         _check_component(place, layers, catalog, components, problems)
     _resolve_models(layers)
-    _resolve_run_directory(layers)
+    _resolve_own_paths(layers)
     if "workflow" not in layers.raw and not workflow_given:
         names = ", ".join(entry.qualified for entry in catalog.components("workflow")) or "none"
         problems.append(
@@ -179,16 +179,11 @@ def _check_component(
     problems: list[str],
 ) -> None:
     """Validate one raw component table, turning its paths absolute in place."""
-
-    def folder_of(path: str) -> Path:
-        origin = layers.origin(path)
-        return origin.folder if origin else Path.cwd()
-
     table = place.table
     use = table.get("use", place.model.model_fields["use"].default)
     python = table.get("python")
     if "python" in place.core_keys and isinstance(python, str) and "/" in python:
-        table["python"] = absolute(python, folder_of(join(place.path, "python")))
+        table["python"] = absolute(python, layers.folder(join(place.path, "python")))
     if not (isinstance(use, str) and use):  # reported by the core's own models
         return
     options = {key: value for key, value in table.items() if key not in place.core_keys}
@@ -209,7 +204,7 @@ def _check_component(
                     f"{place.kind} {use!r} cannot have keys of its own named {', '.join(clash)}: "
                     "they belong to the core"
                 )
-            options = resolved_options(options, model, place.path, folder_of)
+            options = resolved_options(options, model, place.path, layers.folder)
             table.update(options)
         components[place.path] = catalog.validate_options(place.kind, use, options, place.path)
     except ConfigError as error:
@@ -245,8 +240,10 @@ def _resolve_models(layers: Layers) -> None:
                     table["model"] = folder
 
 
-def _resolve_run_directory(layers: Layers) -> None:
-    """``run.directory`` starts from the file that names it; the default from where the command is called."""
+def _resolve_own_paths(layers: Layers) -> None:
+    """``run.directory`` and the files of ``[tls]`` start from the file that names them; a default from where the command is called."""
+    if isinstance(tls := layers.raw.get("tls"), dict):
+        tls.update(resolved_options(tls, TlsTable, "tls", layers.folder))
     table, origin = layers.raw.get("run"), layers.origin("run.directory")
     if not isinstance(table, dict):
         return

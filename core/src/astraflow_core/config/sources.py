@@ -80,6 +80,11 @@ class Layers:
             path = path.rpartition(".")[0]
         return None
 
+    def folder(self, path: str) -> Path:
+        """Where the relative path at ``path`` starts."""
+        origin = self.origin(path)
+        return origin.folder if origin else Path.cwd()
+
     def is_overridden(self, table: str) -> bool:
         """Whether all that is known of a table comes from ``--set``."""
         return {o.label for k, o in self.origins.items() if k.startswith(f"{table}.")} == {OVERRIDE}

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -232,7 +231,6 @@ def _here(path: Path) -> Path:
     return Path(str(path).replace(HOST, os.environ.get(HOST_ADDRESS) or socket.gethostname()))
 
 
-@lru_cache(maxsize=8)
 def _server_context(tls: RunTls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -248,7 +246,6 @@ def _server_context(tls: RunTls) -> ssl.SSLContext:
     return context
 
 
-@lru_cache(maxsize=8)
 def _client_context(tls: RunTls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
