@@ -173,7 +173,8 @@ def transport(folder: Path, table: Mapping[str, Any]) -> Transport:
     return made
 
 
-def _answer(folder: Path, table: Mapping[str, Any]) -> None:
+def map_versions(folder: Path, table: Mapping[str, Any]) -> None:
+    """Map each version that is told on standard input; tell when it is done."""
     held = None
     with closing(transport(folder, table).receiver()) as receiver:
         for line in sys.stdin:
@@ -191,4 +192,4 @@ def _answer(folder: Path, table: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     _order = json.loads(sys.argv[1])
-    _answer(Path(_order["folder"]), _order["table"])
+    map_versions(Path(_order["folder"]), _order["table"])

@@ -128,6 +128,13 @@ def test_every_transport_brings_a_version(quick: Quick) -> None:
         assert fields[f"{name}_mb_s"] > 0 and fields[f"{name}_cpu_s_per_gb"] > 0
 
 
+def test_encrypted_sides_stand_beside_plain_ones(quick: Quick) -> None:
+    fields = quick("tls")
+    for name in ("http", "zmq", "push"):
+        assert fields[f"{name}_over_plain"] > 0 and fields[f"{name}_cpu_over_plain"] > 0
+    assert fields["http_mb_s"] > 0 and fields["zmq_plain_mb_s"] > 0
+
+
 def test_environments_are_played_beside_the_library_alone(quick: Quick) -> None:
     fields = quick("environments")
     assert fields["leaked_processes"] == 0
