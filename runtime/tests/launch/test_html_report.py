@@ -62,6 +62,7 @@ def test_a_page_has_table_curves_and_configuration(run: Any, tmp_path: Path) -> 
 def test_runs_are_compared(run: Any, tmp_path: Path) -> None:
     one, other = run("one", steps=20, seed=1), run(HOSTILE.replace("/", ""), steps=20, seed=2)
     text = page(tmp_path / "report.html", "--run", one, "--compare", other)
+    assert page(tmp_path / "named.html", one, other).count("<svg") == 3
     assert text.count("<svg") == 3
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids)), "one picture would take parts of another"
@@ -96,6 +97,8 @@ def test_wrong_arguments_are_named(
     html = ["--html", str(tmp_path / "report.html")]
     for arguments, says in (
         (["--compare", one], "give --html FILE too"),
+        ([one, one], "give --html FILE too"),
+        ([one, "--run", one], "name a run once"),
         ([*html, "--compare", one], "is given twice"),
         ([*html, "--compare", str(tmp_path / "none")], "neither a run directory"),
         ([*html, "--compare", *(str(run(f"r{n}")) for n in range(8))], "a page has 8 at most"),

@@ -13,6 +13,12 @@ from astraflow_runtime.cli.run_directory import add_run, find_run
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.add_argument(
+        "runs",
+        metavar="RUN",
+        nargs="*",
+        help="as --run has it; several, with --html, are compared",
+    )
     add_run(parser)
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     parser.add_argument(
@@ -34,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "your-run.md",
         "report",
         "report --run runs/quickstart-20260102-030405 --json",
+        "report quickstart-20260102-030405 quickstart-20260101-000000 --html report.html",
         "report --html report.html --compare quickstart-20260101-000000",
     )
 
@@ -42,13 +49,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the launcher's report."""
     from astraflow_runtime.launch.results.report import report_command
 
-    if arguments.compare and not arguments.html:
-        raise UserError("--compare is for pages: give --html FILE too")
-    directory = find_run(arguments.run)
+    if (arguments.compare or arguments.runs[1:]) and not arguments.html:
+        raise UserError("several runs are compared on a page: give --html FILE too")
+    if arguments.runs and arguments.run is not None:
+        raise UserError(
+            f"--run {arguments.run}: {arguments.runs[0]} is given, too; name a run once"
+        )
+    directories = [find_run(run) for run in arguments.runs or [arguments.run]]
     if arguments.html is None:
-        return report_command(directory, json_output=arguments.json)
+        return report_command(directories[0], json_output=arguments.json)
     others = [find_run(other, named_by="--compare") for other in arguments.compare]
-    _write_page(arguments.html, [directory, *others])
+    _write_page(arguments.html, directories + others)
     return 0
 
 
