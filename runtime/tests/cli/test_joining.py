@@ -8,14 +8,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from astraflow_core.errors import UserError
 from astraflow_core.shared_secret import shared_secret
 from astraflow_core.types import Announcement
 from astraflow_runtime.cli.running import joining
 from astraflow_runtime.cli.running.joining import joined
+from astraflow_testing.tls_files import write_tls
+from astraflow_wire.http.tls import AUTHORITY
 
 TOKEN = "a-token-of-the-run"
 pytestmark = pytest.mark.timeout(60)
@@ -71,3 +75,13 @@ def test_a_dataflow_that_is_not_there_or_hangs_is_not_waited_for(
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         assert joined(url, TOKEN).announced == {}
     assert joined(url, TOKEN).announced == {}
+
+
+def test_a_dataflow_that_cannot_be_trusted_is_no_silent_one(tmp_path: Path) -> None:
+    with (
+        dataflow({}) as url,
+        pytest.raises(UserError, match="clear text"),
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        patched.setenv(AUTHORITY, str(write_tls(tmp_path).authority))
+        joined(url, TOKEN)

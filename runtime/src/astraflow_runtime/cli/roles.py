@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from astraflow_wire.host.process import freeze_gc_after_startup
 
 if TYPE_CHECKING:
     from astraflow_core.config.models import RunConfig
-    from astraflow_runtime.config.auto_transport import Joining
+    from astraflow_runtime.config.auto_transport import Joined, Joining
 
 _PAGE = "your-run.md"
 
@@ -82,7 +81,12 @@ def run_raas(arguments: argparse.Namespace) -> int:
         from astraflow_runtime.raas.main import serve
 
         url, token = _dataflow_url(arguments), read_token(arguments.token_file)
-        config = _config(arguments, partial(joined, url, token))
+
+        def ask(config: RunConfig) -> Joined:
+            _encrypt(config)
+            return joined(url, token)
+
+        config = _config(arguments, ask)
     return serve(config, arguments.directory.absolute(), token, url, arguments.name)
 
 
@@ -138,15 +142,21 @@ def _config(arguments: argparse.Namespace, joining: Joining | None = None) -> Ru
     """The validated config with its models as local folders. A workflow may come as an object. What was chosen in
     the user's place is told."""
     from astraflow_runtime.config.loading import load_config
-    from astraflow_runtime.config.transport_security import check_tls, tls_of
     from astraflow_runtime.models.folders import resolve_models
     from astraflow_runtime.models.resolver import ModelResolver
-    from astraflow_wire.http.tls import give_process
 
     loaded = load_config(arguments.file, arguments.overrides, workflow_given=True, joining=joining)
-    check_tls(loaded.config)
-    give_process(tls_of(loaded.config))
+    _encrypt(loaded.config)
     for note in loaded.notes:
         sys.stderr.write(f"astraflow: {note}\n")
     arguments.directory.mkdir(0o700, parents=True, exist_ok=True)
     return resolve_models(loaded.config, ModelResolver(loaded.catalog))
+
+
+def _encrypt(config: RunConfig) -> None:
+    """From now on this process, and those that it starts, have ``[tls]`` of the run."""
+    from astraflow_runtime.config.transport_security import check_tls, tls_of
+    from astraflow_wire.http.tls import give_process
+
+    check_tls(config)
+    give_process(tls_of(config))

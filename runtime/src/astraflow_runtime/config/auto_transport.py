@@ -35,8 +35,8 @@ class Joined:
     token: str = field(repr=False)
 
 
-Joining = Callable[[], Joined]
-"""Asks a run that is on already; called if a transport is to be chosen."""
+Joining = Callable[[RunConfig], Joined]
+"""Asks a run that is on already, by its config; called if a transport is to be chosen."""
 
 
 def choose_transports(loaded: LoadedConfig, joining: Joining | None = None) -> LoadedConfig:
@@ -48,7 +48,7 @@ def choose_transports(loaded: LoadedConfig, joining: Joining | None = None) -> L
         return loaded
     run = run_info(config, Path(config.run.directory) / config.run.name)
     hooks = Hooks.for_run(catalog, config)
-    joined = joining() if joining else Joined({}, "")
+    joined = joining(config) if joining else Joined({}, "")
     policies, notes = dict(config.policies), []
     for name in open_policies:
         policy, path = policies[name], f"policies.{name}.transport"

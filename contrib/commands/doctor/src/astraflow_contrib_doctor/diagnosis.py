@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astraflow_contrib_doctor.finding import Finding
+from astraflow_contrib_doctor.transport_security import of_tls
 from astraflow_core.component import Kind
 from astraflow_core.config.environments import ATTRIBUTE, environment_of
 from astraflow_core.errors import AstraFlowError, PluginError, PreflightError, UserError
@@ -97,6 +98,7 @@ def of_run(loaded: LoadedConfig, file: str) -> Iterator[Finding]:
     yield from _of_data(loaded)
     yield _of_directory(Path(loaded.config.run.directory))
     yield _of_port(loaded.config.dataflow.host, loaded.config.dataflow.port)
+    yield from of_tls(loaded.config)
 
 
 def _of_components(loaded: LoadedConfig) -> Iterator[Finding]:

@@ -92,6 +92,15 @@ class RunTls:
         """What a client needs: it trusts certificates of the authority and no others. Raises :class:`TlsProblem`."""
         return _client_context(self)
 
+    def own_files(self) -> tuple[Path, Path]:
+        """Certificate and key on this host. Raises :class:`TlsProblem` if there are none."""
+        if self.certificate is None or self.private_key is None:
+            raise TlsProblem(
+                "certificate",
+                f"a service needs a certificate: set {CERTIFICATE} and {PRIVATE_KEY}, or the table [tls]",
+            )
+        return _here(self.certificate), _here(self.private_key)
+
     def check(self, hosts: Iterable[str]) -> float:
         """Shake hands with ourselves as each of ``hosts``; how many days remain until a certificate expires. Raises
         :class:`TlsProblem`."""
@@ -234,11 +243,6 @@ def _here(path: Path) -> Path:
 def _server_context(tls: RunTls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    if tls.certificate is None:
-        raise TlsProblem(
-            "certificate",
-            f"a service needs a certificate: set {CERTIFICATE} and {PRIVATE_KEY}, or the table [tls]",
-        )
     _load_own(context, tls)
     if tls.client_certificates:
         _load_authority(context, tls)
@@ -266,8 +270,7 @@ def _load_authority(context: ssl.SSLContext, tls: RunTls) -> None:
 
 
 def _load_own(context: ssl.SSLContext, tls: RunTls) -> None:
-    assert tls.certificate is not None and tls.private_key is not None, "given together"
-    certificate, private_key = _here(tls.certificate), _here(tls.private_key)
+    certificate, private_key = tls.own_files()
     _readable("certificate", certificate)
     _readable("private_key", private_key)
     try:
@@ -312,7 +315,7 @@ def _days_left(tls: RunTls, host: str) -> float:
 
 
 def _unverified(tls: RunTls, host: str, error: ssl.SSLCertVerificationError) -> TlsProblem:
-    certificate = tls.certificate and _here(tls.certificate)
+    certificate, _ = tls.own_files()
     if error.verify_code in (_EXPIRED, _NOT_YET):
         when = (
             "has expired"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from astraflow_core.errors import AstraFlowError
+from astraflow_core.errors import AstraFlowError, UserError
 from astraflow_core.shared_secret import shared_secret
 from astraflow_runtime.config.auto_transport import Joined
 from astraflow_wire.http.client import SyncClient
@@ -15,10 +15,13 @@ ASK_S = 2.0
 
 
 def joined(url: str, token: str) -> Joined:
-    """The newest version of each policy; none if the dataflow does not reply."""
+    """The newest version of each policy; none if the dataflow does not reply. Raises :class:`UserError` if it is not one of the
+    run."""
     with closing(SyncClient(url, token)) as client:
         try:
             answer = client.get_json("/v1/status", deadline_s=ASK_S)
+        except UserError:  # somebody else answers there
+            raise
         except AstraFlowError:
             return Joined({}, shared_secret(token))
     announced = {
