@@ -115,18 +115,6 @@ def is_recorded(kind: str) -> bool:
     return (entry.get("suite"), entry.get("mutants_file")) == now
 
 
-def turn() -> int:
-    """Which third of the kinds is run, 0 to 2, by the sources of core, libraries and suites."""
-    digest = hashlib.sha256()
-    for file in sorted(
-        file
-        for place in ("core", "libs/*", "testing")
-        for file in ROOT.glob(f"{place}/src/**/*.py")
-    ):
-        digest.update(file.read_bytes())
-    return digest.digest()[0] % 3
-
-
 def entry_of(file: Path, outcomes: dict[str, Outcome]) -> dict[str, Any]:
     """What the record says of a suite."""
     mutants = []

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import durations
 import tiers
+from turns import turn
 from xdist.scheduler import LoadScopeScheduling
 
 
@@ -45,10 +46,14 @@ class ByPackage(LongestFirst):
 def longest_first(
     tests: Iterable[str], recorded: Mapping[str, float], scope_of: Callable[[str], str]
 ) -> list[str]:
-    """The scopes of ``tests`` (node ids) by the seconds that are ``recorded`` of their files, those without any last and in
-    their order."""
+    """The scopes of ``tests`` (node ids) by the seconds that are ``recorded`` of their files, those without any last.
+
+    These begin with another one after each change of the sources: what a slow machine has no time for is not the same."""
     seconds: dict[str, float] = {}
     for file in dict.fromkeys(test.partition("::")[0] for test in tests):
         scope = scope_of(f"{file}::")
         seconds[scope] = seconds.get(scope, 0.0) + recorded.get(file, 0.0)
-    return sorted(seconds, key=lambda scope: -seconds[scope])
+    known = [scope for scope in seconds if seconds[scope]]
+    others = [scope for scope in seconds if not seconds[scope]]
+    first = turn(len(others)) if others else 0
+    return sorted(known, key=lambda scope: -seconds[scope]) + others[first:] + others[:first]

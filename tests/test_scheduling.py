@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import durations
 import pytest
+import scheduling as scheduling_module
 import tiers
-from scheduling import ByPackage, LongestFirst
+import turns
+from scheduling import ByPackage, LongestFirst, longest_first
 
 
 class Worker:
@@ -66,6 +69,7 @@ def test_what_is_recorded_as_longest_is_dealt_out_first(
         "backend": {"tests/a.py": 2.5},
     }
     monkeypatch.setattr(durations, "read", lambda: record)
+    monkeypatch.setattr(scheduling_module, "turn", lambda shares: 0)
     options = SimpleNamespace(loadscopereorder=False, markexpr=markers)
     config = SimpleNamespace(option=options, getvalue=lambda name: ["popen"])
     scheduler, worker = scheduling(config), Worker()
@@ -78,3 +82,28 @@ def test_what_is_recorded_as_longest_is_dealt_out_first(
             scheduler.mark_test_complete(worker, index)
 
     assert worker.given == order
+
+
+def test_what_has_no_record_begins_elsewhere_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = []
+    for which in range(3):
+        monkeypatch.setattr(scheduling_module, "turn", lambda shares, which=which: which % shares)
+        orders.append(longest_first(TESTS, {"b.py": 2.0}, lambda test: test.partition("::")[0]))
+    assert orders == [
+        ["b.py", "a.py", "c.py", "d.py"],
+        ["b.py", "c.py", "d.py", "a.py"],
+        ["b.py", "d.py", "a.py", "c.py"],
+    ]
+
+
+def test_a_turn_is_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "ROOT", tmp_path)
+    file = tmp_path / "core" / "src" / "package" / "module.py"
+    file.parent.mkdir(parents=True)
+    found = []
+    for text in ("a = 1", "a = 2", "a = 1"):
+        file.write_text(text, encoding="utf-8")
+        turns.turn.cache_clear()
+        found.append(turns.turn(10**6))
+    turns.turn.cache_clear()
+    assert found[0] == found[2] != found[1]

@@ -16,11 +16,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mutant_verdicts import DEADLINE_S, HEALTHY, RECORD, Outcome, classes, entry_of, run, turn
+from mutant_verdicts import DEADLINE_S, HEALTHY, RECORD, Outcome, classes, entry_of, run
+from turns import turn
 
 HERE = Path(__file__).resolve().parent
 ALL = sorted(HERE.glob("mutants_*.py"))
-FILES = ALL[turn() :: 3]
+FILES = ALL[turn(3) :: 3]
 """Tests wait for files in the order in which these are begun."""
 FEWEST = 4
 
