@@ -44,6 +44,12 @@ def test_mistakes_are_said(
     assert expected in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("port", ["65536", "-1", "1e3", "９"])
+def test_what_is_no_port_is_said(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ui", f"--port={port}"]) == 2
+    assert "is not a port, a number from 0 to 65535" in capsys.readouterr().err
+
+
 def test_the_link_that_is_printed_logs_in_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", "one")
     user = User(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from fastapi import APIRouter
 from served_runs import behind, serving, write_run
 
-from astraflow_contrib_pages import in_dataflow
+from astraflow_contrib_pages import command, in_dataflow
 from astraflow_contrib_pages.runs_folder import RunFolder
 from astraflow_core.types import RunInfo
 from astraflow_runtime.audit_log import FILE
@@ -65,6 +66,28 @@ def test_a_link_needs_a_running_run(tmp_path: Path, capsys: pytest.CaptureFixtur
     folder = write_run(tmp_path, "one")
     assert main(["ui", "--of", str(folder)]) == 2
     assert "is not running" in capsys.readouterr().err
+
+
+def test_a_link_needs_a_dataflow_with_pages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_run(tmp_path, "one", state="crashed")
+    (folder / "token").write_text(TOKEN)
+    (folder / "token").chmod(0o600)
+    in_dataflow.remember(info(folder))
+    for routers in ([], in_dataflow.routers("dataflow")):
+        app = create_app("dataflow", TOKEN, 1 << 20)
+        for router in routers:
+            app.include_router(router)
+        with behind(app, app.state.browser_sessions) as pages:
+            (folder / "dataflow.json").write_text(json.dumps({"url": pages.origin}))
+            code = main(["ui", "--of", str(folder)])
+        said = capsys.readouterr()
+        assert (code, "serves no pages" in said.err) == ((0, False) if routers else (2, True))
+        assert ("/ui/login?key=full." in said.out) is bool(routers)
+    monkeypatch.setattr(command, "_ASK_S", 0.1)
+    assert main(["ui", "--of", str(folder)]) == 2
+    assert "no dataflow answers" in capsys.readouterr().err
 
 
 def test_raas_are_added_only_where_a_launcher_starts_them(

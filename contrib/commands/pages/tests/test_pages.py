@@ -373,6 +373,7 @@ def test_actions_need_a_full_login_and_our_page(tmp_path: Path, serve: Serve) ->
         ("drain", b"{}"), ("drain", b'{"raas": 1}'), ("swap", b"x"), ("drain", b"[]"),
         ("swap", b'{"place": "solver", "name": "a", "table": "1"}'),
         ("swap", b'{"place": "solver", "name": "a", "table": "{"}'),
+        ("swap", b'{"place": "solver", "name": "a", "table": "%s"}' % (b"[" * 5000)),
     ):  # fmt: skip
         assert act(action, body) == 400, (action, body)
     assert act("reboot") == 404 and act(body=b"x" * 100_000) == 413

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from astraflow_wire.http.server import Server
 
 PORT = 8790
+_ASK_S = 5.0
+"""Longest that the dataflow of ``--of`` is waited for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="127.0.0.1",
         help="address to listen on; default: 127.0.0.1, this host alone",
     )
-    parser.add_argument("--port", type=int, default=PORT, help=f"default: {PORT}; 0: a free one")
+    parser.add_argument("--port", type=_port, default=PORT, help=f"default: {PORT}; 0: a free one")
     parser.add_argument(
         "--certificate", metavar="FILE", type=Path, help="TLS certificate with its chain (PEM)"
     )
@@ -55,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(command=run)
     teach(parser, "pages.md", "ui", "ui /data/runs --port 0 --read-only")
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text[:6]) < 1 << 16):
+        raise argparse.ArgumentTypeError(f"{text[:50]!r} is not a port, a number from 0 to 65535")
+    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -113,10 +121,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_link(run: str, scope: Scope) -> int:
     from astraflow_contrib_pages.serving import login_url
+    from astraflow_core.errors import Refused
+    from astraflow_runtime.cli.running.asking import asking
     from astraflow_runtime.cli.running.secrets import running_dataflow
-    from astraflow_wire.http.browser_sessions import BrowserSessions
+    from astraflow_wire.http.browser_sessions import PREFIX, BrowserSessions
 
     url, token = running_dataflow(run, None, None)
+    with asking(run) as client:
+        try:
+            client.get_json(f"{PREFIX}api/session", deadline_s=_ASK_S)
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+            raise UserError(
+                f'the dataflow of {run} serves no pages: it needs [plugins] enable = ["pages"]; without, use astraflow ui with '
+                "the folder of the run"
+            ) from refused
     print_line(
         f"open {login_url(url, '', BrowserSessions(token), scope)} (works once, within 5 minutes)"
     )

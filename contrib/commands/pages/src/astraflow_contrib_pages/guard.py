@@ -62,7 +62,7 @@ class PagesGuard:
         if not (is_loopback(host) or host in self.hosts):
             return _refused(403, f"this server is not called {host[:200]!r}")
         path = request.url.path
-        if path == "/" and request.method in ("GET", "HEAD"):
+        if path in ("/", PREFIX.rstrip("/")) and request.method in ("GET", "HEAD"):
             return RedirectResponse(PREFIX, 307, headers=HEADERS)
         query, cookies = request.scope["query_string"], request.headers.get("cookie")
         encoded = None if cookies is None else cookies.encode("latin-1")

@@ -182,6 +182,8 @@ def _count(given: Mapping[str, Any]) -> int:
 def _toml(text: str) -> dict[str, Any]:
     try:
         table = tomllib.loads(f"table = {text}")["table"]
+    except RecursionError as error:
+        raise Refused(400, "the table is nested too deeply") from error
     except tomllib.TOMLDecodeError as error:
         raise Refused(
             400, f'the table is not TOML: {error}; write {{ use = "NAME", key = 1 }}'
