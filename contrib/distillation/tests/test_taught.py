@@ -101,7 +101,7 @@ def test_what_cannot_teach_is_refused_when_it_is_built(keys: dict[str, Any], sai
 
 def test_nobody_and_a_text_without_the_prompt_are_mistakes_of_the_file() -> None:
     for keys, said in (
-        ({}, "nobody teaches"),
+        ({}, "there is no teacher"),
         ({"teacher": "big", "given": "{answer}"}, "given needs {prompt}"),
     ):
         with pytest.raises(ConfigError, match=said):
@@ -116,7 +116,7 @@ def test_what_only_an_episode_shows_is_refused_in_the_first_one() -> None:
     for workflow, prompt, run, said in (
         (taught(teacher="big", teachers={"proofs": "small"}), SUM, foreign, "teacher 'small' has another tokenizer than policy 'solver'"),
         (taught(teacher="big"), SUM, run_of(0.7), "temperature is 0.7, and a teacher scores at 1"),
-        (taught(teachers={"proofs": "big"}), SUM, run_of(), "nobody teaches prompt 'sums/1' of source 'sums'"),
+        (taught(teachers={"proofs": "big"}), SUM, run_of(), "there is no teacher for prompt 'sums/1' of source 'sums'"),
         (taught(teacher="big", given="{prompt}{proof}"), SUM, run_of(), "given names {proof}, and the data .* has 'prompt', 'answer'"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=said):

@@ -55,7 +55,7 @@ def test_what_goes_with_a_component_that_is_replaced_on_the_command_line(tmp_pat
     assert apply_overrides(layers, ["t.use=y", "t.a=2", "u.use=y", "u.b=2"]) == []
     assert layers.raw == {"t": {"use": "y", "a": 2}, "u": {"use": "y", "b": 2}}
     assert layers.notes == [
-        "t: 'x' made way for --set, and so did its a, b"
+        "t: 'x' was replaced by --set, together with its a, b"
     ]  # a file shows its keys
 
 

@@ -24,7 +24,7 @@ SNAPSHOT = Snapshotter("solver").take(
 )
 SOUND = bytes(SNAPSHOT.encoded)
 DAMAGED = {
-    "a text that is no UTF-8": SOUND.replace(b"solver", b"\xffolver"),
+    "a text that is not UTF-8": SOUND.replace(b"solver", b"\xffolver"),
     "another digest": SOUND.replace(xxhash.xxh3_128_digest(SNAPSHOT.data), bytes(16)),
     "cut off": SOUND[:-1],
 }

@@ -88,8 +88,8 @@ def test_one_of_other_files(say: Say, report: dict[str, Any], package: Path) -> 
     [
         ("{", "cannot be read"),
         ("[" * 100_000, "cannot be read"),
-        ("[1]", "is none of `astraflow plugin check --json`"),
-        ('{"distribution": 1}', "is none of"),
+        ("[1]", "is not a report of `astraflow plugin check --json`"),
+        ('{"distribution": 1}', "is not a report of"),
         (" " * (LARGEST + 1), "more than 1 MiB"),
     ],
 )

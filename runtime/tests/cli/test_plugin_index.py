@@ -248,10 +248,10 @@ def test_an_index_in_the_folder_of_reports_is_not_read_again(
         ),
         (linked("https://example.org/<b>"), r"links\[0\].url is not valid: expected an address"),
         (linked("https://example.org/\n"), r"links\[0\].url is not valid: expected an address"),
-        (linked("https://trusted.example@evil.example"), "no address of http or https"),
+        (linked("https://trusted.example@evil.example"), "is not an http or https address"),
         (linked("https://"), r"links\[0\].url is not valid: expected an address"),
-        (linked("https:///etc/passwd"), "no address of http or https"),
-        (linked("https://[::1"), "no address of http or https"),
+        (linked("https:///etc/passwd"), "is not an http or https address"),
+        (linked("https://[::1"), "is not an http or https address"),
         (linked("https://example.org", "<b>"), "1 to 40 visible"),
         (
             linked("https://example.org") | {"plugins": []},

@@ -87,7 +87,7 @@ def test_a_run_that_continues_is_shown_by_top(run: Any, capsys: pytest.CaptureFi
     folder = run("one")
     (folder / "summary.json").rename(folder / "dataflow.json")
     assert main(["report", "--run", str(folder)]) == 2
-    assert f"`astraflow top --run {folder}` shows a run that goes on" in capsys.readouterr().err
+    assert f"`astraflow top --run {folder}` shows a running run" in capsys.readouterr().err
 
 
 def test_wrong_arguments_are_named(

@@ -47,7 +47,7 @@ class TaughtConfig(ConfigModel):
     @model_validator(mode="after")
     def _somebody_teaches(self) -> TaughtConfig:
         if self.teacher is None and not self.teachers:
-            raise ValueError("nobody teaches: set teacher, or teachers by prompt source")
+            raise ValueError("there is no teacher: set teacher, or teachers by prompt source")
         if self.given and "{prompt}" not in self.given:
             raise ValueError("given needs {prompt}, where the teacher reads the prompt")
         return self

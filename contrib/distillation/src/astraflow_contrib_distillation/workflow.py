@@ -89,7 +89,7 @@ class Taught:
         name = self._config.teachers.get(str(source), self._config.teacher)
         if name is None:
             raise UserError(
-                f"workflow 'taught': nobody teaches prompt {prompt.id!r} of source {source!r}; teachers has "
+                f"workflow 'taught': there is no teacher for prompt {prompt.id!r} of source {source!r}; teachers has "
                 f"{', '.join(map(repr, self._config.teachers))}: add the source, or set teacher for all others"
             )
         return name

@@ -55,7 +55,7 @@ def read_task(folder: Path, images: Sequence[str], skip_runs: bool) -> HarborTas
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"task.toml: {error}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"has a file that is no UTF-8: {error}") from error
+        raise ValueError(f"has a file that is not UTF-8: {error}") from error
 
 
 def _read(folder: Path, images: Sequence[str], skip_runs: bool) -> HarborTask:

@@ -57,7 +57,7 @@ class PlayedGame:
         )
 
     def do(self, text: str) -> str:
-        """Carry out a command; what comes of it. :class:`ValueError` says why it is none of the game's."""
+        """Carry out a command; what comes of it. :class:`ValueError` says why the game does not have it."""
         self._enter(self._game.step(self._command(text))[0])
         return _plain(self._told())
 

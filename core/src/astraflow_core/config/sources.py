@@ -108,7 +108,7 @@ class Layers:
             gone = into.keys() - _CORE_KEYS.get(place, set())
             if origin.label == OVERRIDE and (lost := ", ".join(sorted(gone - {"use"}))):
                 self.notes.append(
-                    f"{path}: {into['use']!r} made way for --set, and so did its {lost}"
+                    f"{path}: {into['use']!r} was replaced by --set, together with its {lost}"
                 )
             for key in gone:
                 self._forget(f"{path}.{key}")

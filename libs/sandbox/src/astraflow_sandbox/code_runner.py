@@ -34,7 +34,7 @@ class ProgramLimits:
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
     """How a program ended. ``code`` is its exit code, 128 + n if signal n killed it. ``ending``: by itself
-    (``exited``), or because it used up its processor time, its wall time or its output. Text that is no UTF-8 has
+    (``exited``), or because it used up its processor time, its wall time or its output. Text that is not UTF-8 has
     U+FFFD in its place. ``cpu_s`` is the processor time of all its processes; ``waited_s`` the time for which they
     could have run and had no processor, of a program that ended by its deadline; ``starved`` if that was a third of the
     deadline: the machine was too busy to tell what the program would have done."""

@@ -103,7 +103,7 @@ def buffers(sparse: Sparse) -> list[Buffer]:
 
 def read(frame: Frame, first: int, names: list[str], tokens: int, after: int = 0) -> Sparse:
     """The columns ``names`` of a frame, from buffer ``first`` on, with ``after`` others behind them; :class:`WireError` if
-    there are none of the name or a position is none of the ``tokens`` or not beyond the one before it."""
+    there are none of the name or a position is not among the ``tokens`` or not beyond the one before it."""
     frame.check_count(first + 2 * len(names) + after)
     if not names:
         return NONE

@@ -208,7 +208,7 @@ def test_the_example_of_the_documents_runs() -> None:
         ("grpo", {}, {"logprobs": [[-1.0]]}, "expected [N], packed"),
         ("grpo", {}, {"current": [-1.0]}, "has the shape (1,); expected (19,), as of logprobs"),
         ("grpo", {}, {"current": np.full(19, np.nan)}, "current has numbers that are not finite"),
-        ("grpo", {}, {"current": [[1.0], [1.0, 2.0]]}, "current is no array"),
+        ("grpo", {}, {"current": [[1.0], [1.0, 2.0]]}, "current is not an array"),
     ],
 )
 def test_what_does_not_fit_is_refused(

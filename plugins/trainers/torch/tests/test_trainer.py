@@ -317,7 +317,7 @@ def test_checkpoints_that_do_not_fit_are_refused(
     with pytest.raises(UserError, match=r"another model.*is \[.*here"):
         other.load(tmp_path / "state")
     with pytest.raises(
-        UserError, match=r"state of AdamW, which is none of Muon and AdamW: .*optimizer"
+        UserError, match=r"state of AdamW, which is not one of Muon and AdamW: .*optimizer"
     ):
         build(folder, optimizer="muon").load(tmp_path / "state")
     state = tmp_path / "state" / "trainer.json"

@@ -185,7 +185,7 @@ def _array(name: str, value: Any, kind: str) -> Array:
     try:
         made = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
-        _refuse(f"{name} is no array: {error}")
+        _refuse(f"{name} is not an array: {error}")
     # Integers are numbers too; otherwise no kind stands for another.
     if made.dtype.kind not in {"f": "fiu", "i": "iu", "b": "b"}[kind]:
         _refuse(f"{name} has the dtype {made.dtype}; expected {KINDS[kind]}")

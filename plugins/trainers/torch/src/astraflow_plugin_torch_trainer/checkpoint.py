@@ -111,7 +111,7 @@ def _steps(directory: Path, optimizers: Optimizers) -> int:
         raise ValueError(f"{STATE} has format {state['format']}, expected {FORMAT}")
     if (there := state["optimizer"]) != (here := _kinds(optimizers)):
         raise UserError(
-            f"checkpoint {directory} has the state of {there}, which is none of {here}: leave the trainer's key "
+            f"checkpoint {directory} has the state of {there}, which is not one of {here}: leave the trainer's key "
             "optimizer as it was"
         )
     return int(state["steps"])

@@ -37,7 +37,7 @@ def endpoint_of(host: str, folder: Path) -> str:
 
 
 def folder_of(endpoint: str) -> tuple[str, Path]:
-    """Host and folder of an endpoint; raises :class:`PublisherFailed` if it is none of a publisher's."""
+    """Host and folder of an endpoint; raises :class:`PublisherFailed` if it does not belong to a publisher."""
     host, slash, path = endpoint.removeprefix(_SCHEME).partition("/")
     folder = Path(unquote(slash + path))
     whole = printable(endpoint) and endpoint.startswith(_SCHEME) and slash

@@ -79,7 +79,7 @@ def _standing(plugin: Plugin, folder: Path) -> str:
     except (OSError, ValueError, RecursionError) as error:
         return f"its {FILE} cannot be read: {error}"
     if not isinstance(report, dict) or not isinstance(report.get("distribution"), dict):
-        return f"its {FILE} is none of `astraflow plugin check --json`"
+        return f"its {FILE} is not a report of `astraflow plugin check --json`"
     digest = str(report.get("digest"))
     if digest != digest_of(report):
         return f"its {FILE} was changed after the check: the digest in it, {digest}, is not that of its contents"

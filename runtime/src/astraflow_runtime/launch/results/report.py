@@ -68,7 +68,7 @@ def read_summary(directory: Path) -> dict[str, Any]:
     except FileNotFoundError:
         if (directory / "dataflow.json").exists():
             raise UserError(
-                f"the run in {directory} has not ended, or was killed: `astraflow top --run {directory}` shows a run that goes on, "
+                f"the run in {directory} has not ended, or was killed: `astraflow top --run {directory}` shows a running run, "
                 f"`astraflow run --resume {directory}` continues one that was killed"
             ) from None
         raise UserError(

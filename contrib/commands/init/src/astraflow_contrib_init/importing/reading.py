@@ -25,7 +25,7 @@ Nested = dict[str, Any]
 
 def read_files(files: Sequence[Path]) -> Nested:
     """The tables of all files, later ones over earlier ones, with references such as ``${run.name}`` replaced where they
-    name a value. :class:`UserError` for a file that is none of YAML, JSON, TOML and a script with overrides."""
+    name a value. :class:`UserError` for a file that is neither YAML, JSON, TOML nor a script with overrides."""
     found: Nested = {}
     for file in files:
         found = merged(found, _read(file))

@@ -60,7 +60,7 @@ class Rows:
 
 
 def rows_of(data: Sequence[Datum], vocabulary: int, positions: int) -> Rows:
-    """The batch; :class:`Refused` if a datum's tensors do not fit each other, a token is none of the model, or a row is
+    """The batch; :class:`Refused` if a datum's tensors do not fit each other, a token is not in the model's vocabulary, or a row is
     longer than ``positions``."""
     rows: list[npt.NDArray[np.int32]] = []
     places: list[npt.NDArray[np.int64]] = []

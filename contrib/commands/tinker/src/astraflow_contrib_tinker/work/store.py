@@ -86,7 +86,7 @@ class Store:
                 aside.rename(name)
 
     def folder(self, model_id: str, kind: Kind, name: str) -> Path:
-        """Where it is, or would be. :class:`Refused` for a name that is none of a folder."""
+        """Where it is, or would be. :class:`Refused` for a name that is not the name of a folder."""
         if not _NAME.fullmatch(name):
             raise Refused(
                 400,

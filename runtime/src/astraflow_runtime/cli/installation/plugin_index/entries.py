@@ -54,7 +54,9 @@ class IndexedLink(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not is_safe(self.url):
-            raise ValueError(f"{self.url} is no address of http or https that a page may link to")
+            raise ValueError(
+                f"{self.url} is not an http or https address, which a page could link to"
+            )
 
 
 class IndexEntry(msgspec.Struct, frozen=True):
