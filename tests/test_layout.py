@@ -62,6 +62,7 @@ CONFINED = "libs/sandbox/src/astraflow_sandbox/guest/program.py"
 PICKLE_HOMES = {
     "runtime/src/astraflow_runtime/launch/planning/user_objects.py",  # writes
     "runtime/src/astraflow_runtime/raas/user_objects.py",  # reads
+    "contrib/commands/compat/src/astraflow_contrib_compat/pickles/guest.py",  # in a sandbox, by names on a list
 }
 """A user's own workflow and reward, handed by the launcher to its own children in a file: nothing else."""
 DEFAULTS = {"local", "three_zones", "merged"}

@@ -1,0 +1,21 @@
+"""What this distribution provides."""
+
+from __future__ import annotations
+
+from astraflow_core.component import Command
+from astraflow_core.hookspecs import hookimpl
+
+ASTRAFLOW_API = (1, 0)
+
+
+@hookimpl
+def astraflow_commands() -> list[Command]:
+    """The command ``compat raas``."""
+    return [
+        Command(
+            name="compat raas",
+            summary="let rollout services work for a run that speak the protocol of the public AstraFlow",
+            group="start a run",
+            target="astraflow_contrib_compat.command:add_arguments",
+        )
+    ]

@@ -1,0 +1,1 @@
+"""Pickles: decoded in a confined process, written from plain values alone."""

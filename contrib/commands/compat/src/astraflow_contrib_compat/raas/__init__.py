@@ -1,0 +1,1 @@
+"""A rollout service that speaks the public protocol, in front of our dataflow."""

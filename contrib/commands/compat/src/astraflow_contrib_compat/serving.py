@@ -1,0 +1,115 @@
+"""Starts the door: reads both files, listens, and ends with the run."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from astraflow_contrib_compat.config import CompatConfig, read_compat
+from astraflow_contrib_compat.door import ForeignPool, compat_app
+from astraflow_contrib_compat.pickles.decoder import PickleDecoder
+from astraflow_contrib_compat.raas.session import ForeignRun
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
+from astraflow_core.config.load import catalog_of_run, component_context
+from astraflow_core.config.models import RunConfig
+from astraflow_core.errors import UserError
+from astraflow_core.protocols.transport import Receiver, Transport
+from astraflow_runtime.cli.output import print_line
+from astraflow_runtime.cli.running.joining import joined
+from astraflow_runtime.cli.running.listening import kept_token, listen_address
+from astraflow_runtime.cli.running.secrets import DATAFLOW, read_token
+from astraflow_runtime.config.loading import load_config
+from astraflow_runtime.telemetry.logs import configure_logging
+from astraflow_wire.host.parent import end_with_parent
+from astraflow_wire.http.auth import is_loopback
+from astraflow_wire.http.server import Server
+
+ADDRESS = "compat.json"
+ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Serve until the run ends, or a signal; the exit code."""
+    url: str = arguments.dataflow or os.environ.get(DATAFLOW, "")
+    if not url.startswith(("http://", "https://")):
+        raise UserError(
+            f"the dataflow's address is {url!r}: give --dataflow http://HOST:PORT, or set {DATAFLOW}"
+        )
+    token, compat = read_token(arguments.token_file), read_compat(arguments.compat)
+    config = load_config(
+        arguments.file,
+        arguments.overrides,
+        workflow_given=True,
+        joining=partial(joined, url, token),
+    ).config
+    host, port = listen_address(compat.listen, "listen", "127.0.0.1:8000")
+    if host in ANY and not compat.advertise:
+        raise UserError(
+            f"listen {compat.listen} says no address by which RaaS reach this host: name it with advertise"
+        )
+    directory: Path = arguments.directory.absolute()
+    state = directory / "state"
+    state.mkdir(0o700, parents=True, exist_ok=True)
+    configure_logging("compat")
+    end_with_parent()
+    key = kept_token(compat.key_file)
+    run = _foreign_run(config, compat, directory, url, token, host)
+    return asyncio.run(_serve(run, key, (host, port), state / ADDRESS, compat.key_file))
+
+
+def _foreign_run(
+    config: RunConfig, compat: CompatConfig, directory: Path, url: str, token: str, host: str
+) -> ForeignRun:
+    catalog = catalog_of_run(config, directory)
+    return ForeignRun(
+        config=compat,
+        model_ids=compat.model_ids(list(config.policies)),
+        group_size=config.run.group_size,
+        deadline_s=config.run.deadline_s,
+        dataflow=url,
+        token=token,
+        most_bytes=compat.max_body_mb << 20,
+        receiver=partial(_receiver, config, catalog, directory, token),
+        bind=host,
+        shown=compat.advertise or host,
+    )
+
+
+def _receiver(
+    config: RunConfig, catalog: Catalog, directory: Path, token: str, policy: str, name: str
+) -> Receiver:
+    """What fetches and verifies the versions of a policy for one RaaS."""
+    context = component_context(
+        config, directory, role="raas", policy=policy, name=name, token=token
+    )
+    context = replace(context, directory=context.directory / f"transport-{policy}")
+    context.directory.mkdir(0o700, parents=True, exist_ok=True)
+    transport: Transport = catalog.build(Kind.TRANSPORT, config.policies[policy].transport, context)
+    return transport.receiver()
+
+
+async def _serve(
+    run: ForeignRun, key: str, place: tuple[str, int], address: Path, key_file: Path
+) -> int:
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    await asyncio.to_thread(PickleDecoder(run.most_bytes).check)
+    pool = ForeignPool(run)
+    async with Server(compat_app(pool, key), *place, own_keys=True, own_tls=True) as server:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stopped.set)
+        address.write_text(json.dumps({"url": server.url, "pid": os.getpid()}))
+        shown = server.url if is_loopback(place[0]) else f"http://{run.shown}:{server.port}"
+        print_line(f"RaaS register at {shown}/$(cat {key_file})")
+        waits = [asyncio.create_task(each.wait()) for each in (stopped, pool.ended)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        await pool.close()
+        for each in waits:
+            each.cancel()
+    return 0
