@@ -124,6 +124,31 @@ def test_a_form_stays_when_one_status_is_late(
     expect(page.get_by_label("data policy")).to_have_value("greso")
 
 
+@pytest.mark.backend
+def test_waits_are_lines_of_the_map_with_the_numbers_of_the_table(
+    opened: Callable[[Callable[[Route], None]], Page],
+) -> None:
+    policy = {"version": 3, "updates": 3, "trainer": "here", "buffered": 0}
+    raas = [
+        {"name": f"raas-{n}", "state": "alive", "ready": True, "serving": {"solver": 3}, "metrics": {}, "heard_s": 0.1, "running": 1}
+        for n in range(2)
+    ]  # fmt: skip
+    pairs = [("trainer solver", "rollouts"), ("task train-3", "raas-0 or raas-1"), ("dataflow", "raas-1"), ("run", "raas-1")]  # fmt: skip
+    waits = [
+        {"who": who, "for_whom": whom, "what": f"reason {number}", "since_s": 3.0, "until_s": 9.0}
+        for number, (who, whom) in enumerate(pairs)
+    ]
+    status = {"live": True, "state": "running", "policies": {"solver": policy}, "raas": raas}
+    page = opened(lambda route: route.fulfill(json={**POOL, "status": status, "waits": waits}))
+    lines = page.locator("svg g", has=page.locator(".map-number"))
+    expect(lines).to_have_count(2)
+    assert lines.locator("text").all_text_contents() == ["1", "3,4"]
+    said = lines.nth(1).locator("title").text_content() or ""
+    assert "dataflow waits 3.0 s for raas-1: reason 2" in said
+    rows = page.get_by_role("table", name="waits").get_by_role("row")
+    expect(rows.nth(3)).to_contain_text("3dataflowraas-1reason 2")
+
+
 MOVED = """
 const listen = window.addEventListener.bind(window);
 window.addEventListener = (kind, ...rest) => {

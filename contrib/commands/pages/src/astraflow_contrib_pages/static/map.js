@@ -1,4 +1,4 @@
-// A map of the services: who talks to whom, which versions are served, and who is well.
+// A map of the services: who talks to whom, who waits for whom, which versions are served, and who is well.
 import { html } from "./vendor/htm-preact.js";
 import { number, percent, seconds } from "./format.js";
 
@@ -50,11 +50,11 @@ function layout(status, leases, stateOf) {
   const shown = there.slice(0, MOST);
   const oldest = (name) => leases?.oldest.find((lease) => lease.raas === name)?.age_s;
   const rows = shown.map((one) => ({
-    box: { health: one.set_aside ? "bad" : healthOf(stateOf(one)), lines: [one.name, `${stateOf(one)}, heard ${seconds(one.heard_s)} ago`, `${number(one.running)} leases${oldest(one.name) === undefined ? "" : `, oldest ${seconds(oldest(one.name))}`}`] },
+    box: { id: one.name, health: one.set_aside ? "bad" : healthOf(stateOf(one)), lines: [one.name, `${stateOf(one)}, heard ${seconds(one.heard_s)} ago`, `${number(one.running)} leases${oldest(one.name) === undefined ? "" : `, oldest ${seconds(oldest(one.name))}`}`] },
     engines: engines(one, policies),
   }));
   const trainers = Object.entries(policies).map(([name, policy]) => ({
-    health: status.live ? (TRAINER[policy.trainer] ?? "good") : "quiet", transport: policy.announced?.transport,
+    id: `trainer ${name}`, health: status.live ? (TRAINER[policy.trainer] ?? "good") : "quiet", transport: policy.announced?.transport,
     lines: [`trainer ${name}${TRAINER[policy.trainer] ? ` (${policy.trainer})` : ""}`, `version ${number(policy.version)}`, `waits ${percent(policy.trainer_wait_fraction)}`],
   }));
   const high = Math.max(12, rows.reduce((sum, row) => sum + Math.max(rowHigh([row.box]), rowHigh(row.engines)) + GAP, GAP), rowHigh(trainers) + 2 * GAP);
@@ -66,7 +66,7 @@ function layout(status, leases, stateOf) {
     return { raas: stacked([row.box], "raas", middle)[0], engines: stacked(row.engines, "engine", middle) };
   });
   const tasks = status.tasks ?? {};
-  const [dataflow] = stacked([{ health: status.live ? healthOf(status.state) : "quiet", lines: ["dataflow", status.state ?? "–", `${number(tasks.running)} tasks run, ${number(tasks.queued)} wait`] }], "dataflow", high / 2);
+  const [dataflow] = stacked([{ id: "dataflow", health: status.live ? healthOf(status.state) : "quiet", lines: ["dataflow", status.state ?? "–", `${number(tasks.running)} tasks run, ${number(tasks.queued)} wait`] }], "dataflow", high / 2);
   return { trainers: stacked(trainers, "trainer", high / 2), dataflow, rows: placed, high, hidden: there.length - shown.length };
 }
 
@@ -83,21 +83,54 @@ function around(from, to, dataflow, many) {
   return `M${x} ${y} C${x + 4} ${y} ${dataflow.x - 4} ${past} ${dataflow.x} ${past} L${dataflow.x + dataflow.wide} ${past} C${dataflow.x + dataflow.wide + 3} ${past} ${end - 3} ${last} ${end} ${last}`;
 }
 
+// What is waited for without a box of its own is in the dataflow: rollouts, a prompt, the end of an evaluation.
+const OF_DATAFLOW = /^(run$|rollouts$|a prompt$|evaluation |task )/;
+
+// Waits between two boxes, with their numbers in the list of all.
+function edges(waits, boxes) {
+  const known = new Map(boxes.map((box) => [box.id, box]));
+  const found = new Map();
+  waits.forEach((wait, index) => {
+    const [from, to] = [wait.who, wait.for_whom].map((name) => known.get(OF_DATAFLOW.test(name) ? "dataflow" : name));
+    if (!from || !to || from === to) return;
+    const edge = found.get(`${from.id}/${to.id}`) ?? { from, to, numbers: [], texts: [] };
+    edge.numbers.push(index + 1);
+    edge.texts.push(`${wait.who} waits ${seconds(wait.since_s)} for ${wait.for_whom}: ${wait.what}`);
+    found.set(`${from.id}/${to.id}`, edge);
+  });
+  return [...found.values()];
+}
+
+function Wait({ edge: { from, to, numbers, texts } }) {
+  const side = (box, other) => [box.x + (box.x < other.x ? box.wide : 0), box.y + 0.82 * box.high];
+  const [x, y] = side(from, to);
+  const [end, last] = side(to, from);
+  const middle = x === end ? x - 3 : (x + end) / 2; // past the other boxes of a column
+  const label = numbers.slice(0, 3).join(",") + (numbers.length > 3 ? "…" : "");
+  // A third of the way (Bernstein polynomials), where lines to the same box do not meet yet.
+  const at = [(8 * x + 18 * middle + end) / 27, (20 * y + 7 * last) / 27];
+  return html`<g><title>${texts.join("\n")}</title>
+    <path class="map-wait" d=${`M${x} ${y} C${middle} ${y} ${middle} ${last} ${end} ${last}`} />
+    <circle class="map-number" cx=${at[0]} cy=${at[1]} r=${0.55 + 0.25 * label.length} /><text class="map-text" text-anchor="middle" x=${at[0]} y=${at[1] + 0.3}>${label}</text></g>`;
+}
+
 const Box = ({ box }) => html`<g><rect class=${`map-box map-${box.health}`} x=${box.x} y=${box.y} width=${box.wide} height=${box.high} rx="0.5" />
   ${box.lines.map((text, index) => html`<text class=${index ? "map-text" : "map-name"} x=${box.x + 0.7} y=${box.y + 1.3 + LINE * index}>${cut(text)}<title>${text}</title></text>`)}</g>`;
 
-export function ServiceMap({ status, leases, stateOf }) {
+export function ServiceMap({ status, leases, waits, stateOf }) {
   const { trainers, dataflow, rows, high: tall, hidden } = layout(status, leases, stateOf);
   if (!trainers.length && !rows.length) return null;
   const said = [...trainers, dataflow, ...rows.flatMap((row) => [row.raas, ...row.engines])].map((box) => box.lines.join(", ")).join("; ");
+  const waiting = edges(waits, [...trainers, dataflow, ...rows.map((row) => row.raas)]);
   const transports = [...new Set(trainers.map((box) => box.transport).filter(Boolean))].join(", ");
   return html`<div class="scroll map" tabindex="0" role="region" aria-label="map of services">
-      <svg role="img" aria-label=${`Trainers and RaaS call the dataflow; RaaS fetch weights from trainers. ${said}`} viewBox=${`0 0 ${WIDTH} ${tall}`} style=${{ width: `${WIDTH}rem`, height: `${tall}rem` }}>
+      <svg role="img" aria-label=${`Trainers and RaaS call the dataflow; RaaS fetch weights from trainers. ${said}${waiting.length ? `. ${waiting.flatMap((edge) => edge.texts).join("; ")}` : ""}`} viewBox=${`0 0 ${WIDTH} ${tall}`} style=${{ width: `${WIDTH}rem`, height: `${tall}rem` }}>
         ${trainers.flatMap((from) => rows.map((row) => html`<path class="map-weights" d=${around(from, row.raas, dataflow, rows.length)} />`))}
         ${trainers.map((box) => html`<path class="map-call" d=${line(right(box), left(dataflow))} />`)}
         ${rows.map((row) => html`<path class="map-call" d=${line(right(dataflow), left(row.raas))} />`)}
         ${rows.flatMap((row) => row.engines.map((box) => html`<path class="map-call" d=${line(right(row.raas), left(box))} />`))}
         ${[...trainers, dataflow, ...rows.flatMap((row) => [row.raas, ...row.engines])].map((box) => html`<${Box} box=${box} />`)}
+        ${waiting.map((edge) => html`<${Wait} edge=${edge} />`)}
       </svg></div>
-    <p class="quiet"><span class="swatch s8"></span>trainers ask the dataflow for batches, RaaS lease tasks and push groups; <span class="swatch s1 dashed"></span>RaaS fetch weights from trainers${transports ? ` (${transports})` : ""}.${hidden ? ` ${number(hidden)} more RaaS are in the table.` : ""}</p>`;
+    <p class="quiet"><span class="swatch s8"></span>trainers ask the dataflow for batches, RaaS lease tasks and push groups; <span class="swatch s1 dashed"></span>RaaS fetch weights from trainers${transports ? ` (${transports})` : ""}${waiting.length ? html`; <span class="swatch s5 dashed"></span>waits, with their numbers in the table of waits` : ""}.${hidden ? ` ${number(hidden)} more RaaS are in the table.` : ""}</p>`;
 }

@@ -82,7 +82,7 @@ export function Pool({ name, scope }) {
     ${said?.problem ? html`<${Problem} error=${said.problem} />` : null}
     <p role="status" class="quiet">${said?.text ?? (status.live || status.trouble ? "" : "The run does not run: what its services said last.")}</p>
     ${policies.length || raas.length ? null : html`<${Empty}>The run left no status.<//>`}
-    <${ServiceMap} status=${status} leases=${leases} stateOf=${state} />
+    <${ServiceMap} status=${status} leases=${leases} waits=${waits} stateOf=${state} />
     ${policies.length ? html`<h2>Trainers</h2><${Table} label="trainers" rows=${policies} columns=${[
       ["policy", ([policy]) => policy], ["trainer", ([, p]) => p.trainer || "–"], ["version", ([, p]) => number(p.version), true], ["updates", ([, p]) => number(p.updates), true],
       ["waits for data", ([, p]) => percent(p.trainer_wait_fraction), true], ["rows buffered", ([, p]) => number(p.buffered), true], ["under way", ([, p]) => `${number(p.under_way)} of ${number(p.limit)}`, true],
@@ -97,7 +97,7 @@ export function Pool({ name, scope }) {
     ${acting && !launched ? html`<p class="quiet">The launcher of the run is not on this host: add a RaaS where it is, with astraflow raas add.</p>` : null}
     <h2>Waits</h2>
     ${waits.length ? html`<${Table} label="waits" rows=${waits} columns=${[
-      ["who", (wait) => wait.who], ["for whom", (wait) => wait.for_whom || "–"], ["for what", (wait) => wait.what], ["since", (wait) => seconds(wait.since_s), true], ["deadline in", (wait) => seconds(wait.until_s), true]]} />` : html`<${Empty}>Nobody waits.<//>`}
+      ["#", (wait) => waits.indexOf(wait) + 1, true], ["who", (wait) => wait.who], ["for whom", (wait) => wait.for_whom || "–"], ["for what", (wait) => wait.what], ["since", (wait) => seconds(wait.since_s), true], ["deadline in", (wait) => seconds(wait.until_s), true]]} />` : html`<${Empty}>Nobody waits.<//>`}
     ${acting ? html`<h2>Data policies</h2><${Swap} places=${places} onAsk=${setAsked} />
       <h2>End of the run</h2><p><button type="button" class="danger" onClick=${() => setAsked({ action: "stop", given: {}, title: `Stop ${name}?`, text: "Trainers save and everyone leaves. astraflow run --resume continues it.", verb: "Stop the run" })}>stop the run…</button></p>` : null}
     ${status.live && scope === "read" ? html`<p class="quiet">This login may look only, so that there are no actions.</p>` : null}
