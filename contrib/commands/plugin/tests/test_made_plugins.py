@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
-import sys
-from dataclasses import dataclass
+import tomllib
+import venv
+from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 
+import dev
 import pytest
+from wheels import build
 
 from astraflow_contrib_plugin.from_example import examples, files_of_example
 from astraflow_contrib_plugin.scaffolding import KINDS, PluginNames, files_of, write
 from astraflow_runtime.cli.installation.check_report import FILE, digest_of
 
-DEADLINE_S = 400
+DEADLINE_S = 600
 EXAMPLES = sorted(examples())
 FOLDERS = [*KINDS, *(f"{kind}_example" for kind in EXAMPLES)]
+COMMAND = "astraflow-contrib-plugin"
+DISTRIBUTIONS = [f"astraflow-plugin-my-{kind.replace('_', '-')}" for kind in KINDS]
 TABLE = """
 extends = "engine/run.toml"
 
@@ -36,6 +43,7 @@ model = "tiny:qwen3?hidden=8&layers=1&heads=1&kv_heads=1&alphabet=%20$%0A.,%3A%2
 data = [{ use = "my_data_policy" }]
 trainer = { use = "my_trainer" }
 transport = { use = "my_transport" }
+algorithm = { use = "my_algorithm" }
 
 [trackers.mine]
 use = "my_tracker"
@@ -46,33 +54,55 @@ use = "my_launcher"
 [run]
 steps = 2
 """
-"""A run whose components are all from the templates, but for the algorithm: the template's needs a framework."""
+"""A run whose components are all from the templates, but for the environment, which ``my_workflow`` does not play."""
+
+WORLD = """
+extends = "engine/run.toml"
+
+[workflow]
+use = "environment"
+
+[workflow.environment]
+use = "my_environment"
+
+[policies.solver]
+model = "tiny:qwen3?hidden=8&layers=1&heads=1&kv_heads=1&context=256&alphabet=%20$%0A.,%3A%3F%2B%3D-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+[run]
+steps = 1
+"""
 
 EACH = """
 import sys
 from astraflow_runtime.cli import main
 
-sys.exit(any(main(["config", "show", file]) != int(sys.argv[1]) for file in sys.argv[2:]))
+sys.exit(any([main(command.split()) != int(sys.argv[1]) for command in sys.argv[2:]]))
 """
+"""Many commands in one process; exit code 1 if one ends with another code than the first argument."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @dataclass
 class Made:
-    """``folder`` has a folder for each kind, ``site`` what was installed; the modules of AstraFlow are read once by mypy."""
+    """``folder`` has a folder for each kind, ``index`` the wheels of all and of AstraFlow, ``python`` is an interpreter that has
+    nothing of AstraFlow but what was installed from there; mypy reads the modules of AstraFlow once."""
 
     folder: Path
-    site: Path
+    index: Path
+    python: Path
     cache: Path
+    path: Path | None = None
 
-    def run(self, *arguments: str, expected: int = 0, installed: bool = True) -> str:
-        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-        environment |= {"PYTHONPATH": str(self.site)} if installed else {}
+    def run(self, *arguments: str, expected: int = 0) -> str:
+        environment = {
+            k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "ASTRAFLOW"))
+        }
+        environment |= {"PYTHONPATH": str(self.path)} if self.path else {}
         environment["MYPY_CACHE_DIR"] = str(self.cache / "mypy")
         environment["XDG_CACHE_HOME"] = str(self.cache)
         done = subprocess.run(
-            [sys.executable, *arguments],
+            [str(self.python), *arguments],
             cwd=self.folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -84,12 +114,54 @@ class Made:
         assert done.returncode == expected, done.stdout + done.stderr
         return done.stdout if "--json" in arguments else done.stdout + done.stderr
 
+    def site(self) -> Path:
+        """Where packages are installed."""
+        (found,) = self.python.parents[1].glob("lib/*/site-packages")
+        return found
+
+
+def of_others(site: Path) -> None:
+    """Put what is not ours into a new environment: links, for to download and to unpack PyTorch is not what is tested. What
+    mypy takes for a file of the user if it is a link is copied."""
+    programs = site.parents[2] / "bin"
+    for distribution in metadata.distributions():
+        if distribution.name.startswith("astraflow"):
+            continue
+        for file in distribution.files or ():
+            there, top = Path(str(distribution.locate_file(file))), file.parts[0]
+            if file.parts[-2:] == ("bin", "ruff"):
+                (programs / "ruff").symlink_to(there.resolve())
+            elif len(file.parts) == 1 and there.is_file():
+                shutil.copy(there, site / top)
+            elif top not in ("..", "__pycache__") and not (site / top).exists():
+                (site / top).symlink_to(str(distribution.locate_file(top)))
+
+
+def ours(folder: Path) -> list[Path]:
+    """The packages of this tree that the extras ``run`` and ``test`` of the plugins below ``folder`` need, and the command that checks them."""
+    packages = {p.name: p.path for p in dev.packages()}
+    found = {COMMAND}
+    waiting = [packages[COMMAND], *(folder / name for name in FOLDERS)]
+    while waiting:
+        project = tomllib.loads((waiting.pop() / "pyproject.toml").read_text())["project"]
+        optional = project.get("optional-dependencies", {})
+        needed = [
+            *project.get("dependencies", ()),
+            *(r for each in optional.values() for r in each),
+        ]
+        names = {re.split(r"[\[<>=~! ;]", requirement)[0] for requirement in needed}
+        waiting += [packages[name] for name in (names & packages.keys()) - found]
+        found |= names & packages.keys()
+    return [packages[name] for name in found]
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     base = tmp_path_factory.mktemp("made")
-    everything = Made(base / "plugins", base / "site", base / "cache")
-    everything.folder.mkdir()
+    python = base / "clean" / "bin" / "python"
+    everything = Made(base / "plugins", base / "index", python, base / "cache")
+    for folder in (everything.folder, everything.index, base / "sdists"):
+        folder.mkdir()
     for kind in KINDS:
         write(everything.folder / kind, files_of(PluginNames(kind, f"my_{kind}")))
     for kind in EXAMPLES:
@@ -97,41 +169,24 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
             everything.folder / f"{kind}_example",
             files_of_example(PluginNames(kind, f"own_{kind}")),
         )
-    pip = ("pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index")
-    everything.run("-m", *pip, "--target", str(everything.site), *(f"./{k}" for k in FOLDERS))
+    folders = [everything.folder / folder for folder in FOLDERS]
+    wheels = build([*folders, *ours(everything.folder)], everything.index, base / "sdists")
+    venv.create(base / "clean", with_pip=False, symlinks=True)
+    of_others(everything.site())
+    names = [wheel.name.split("-")[0] for _, wheel in wheels.values()]
+    pip = ("pip", "install", "--quiet", "--no-index", "--find-links", str(everything.index))
+    everything.run("-m", *pip, "--disable-pip-version-check", *names)
     return everything
 
 
-def test_they_satisfy_ruff_and_mypy(made: Made) -> None:
+def test_examples_satisfy_ruff_and_mypy(made: Made) -> None:
     made.run("-m", "ruff", "check", "--config", "reward/pyproject.toml", ".")
-    made.run("-m", "mypy", "--strict", *(f"{folder}/src" for folder in FOLDERS))
-
-
-def test_they_pass_their_tests(made: Made) -> None:
-    options = ("-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-c", "reward/pyproject.toml")
-    said = made.run(
-        "-m", "pytest", *options, "--rootdir", ".", *(f"{kind}/tests" for kind in KINDS)
-    )
-    assert " passed" in said
-
-
-def test_they_run_and_are_refused_where_they_are_not_installed(made: Made) -> None:
-    files = [f"{folder}/run.toml" for folder in FOLDERS if not folder.startswith("command")]
-    made.run("-c", EACH, "0", *files)
-    refused = made.run("-c", EACH, "2", *files, installed=False)
-    assert [k for k in KINDS if k != "command" and f"my_{k}" not in refused] == []
-
-    (made.folder / "all.toml").write_text(TABLE)
-    assert "finished after 2 of 2 steps" in made.run("-m", "astraflow_runtime", "run", "all.toml")
-    used = json.loads(next(made.folder.glob("runs/*/plugins.json")).read_text())
-    assert len([p for p in used if p["plugin"].startswith("my_")]) == len(KINDS) - 3
-    (run,) = (made.folder / "runs").iterdir()
-    assert "solver" in made.run("-m", "astraflow_runtime", "my-command", "--run", str(run))
+    made.run("-m", "mypy", "--strict", *(f"{kind}_example/src" for kind in EXAMPLES))
 
 
 def test_a_check_passes_and_why_shows_its_report(made: Made, tmp_path: Path) -> None:
     """Of a copy: the report is written into the package."""
-    copy = Made(tmp_path / "copy", tmp_path / "site", made.cache)
+    copy = replace(made, folder=tmp_path / "copy", path=tmp_path / "site")
     shutil.copytree(made.folder / "reward", copy.folder)
     project = copy.folder / "pyproject.toml"
     urls = project.read_text().replace("# [project.urls]\n# ", "[project.urls]\n")
@@ -150,8 +205,9 @@ def test_a_check_passes_and_why_shows_its_report(made: Made, tmp_path: Path) -> 
     assert report["suites"]["reward"]["caught"] == report["suites"]["reward"]["mutants"] > 4
     assert str(copy.folder) not in json.dumps(report)
 
-    shutil.copytree(made.site, copy.site, dirs_exist_ok=True)
-    package = copy.site / "astraflow_plugin_my_reward"
+    for part in made.site().glob("astraflow_plugin_my_reward*"):
+        shutil.copytree(part, tmp_path / "site" / part.name)
+    package = tmp_path / "site" / "astraflow_plugin_my_reward"
 
     def why() -> str:
         return copy.run("-m", "astraflow_runtime", "plugins", "why", "my_reward")
@@ -166,7 +222,7 @@ def test_a_check_passes_and_why_shows_its_report(made: Made, tmp_path: Path) -> 
 
 
 def test_a_plugin_with_many_mistakes_is_told_each(made: Made, tmp_path: Path) -> None:
-    bad = Made(tmp_path / "bad", tmp_path / "site", made.cache)
+    bad = replace(made, folder=tmp_path / "bad")
     shutil.copytree(made.folder / "reward", bad.folder)
     package = bad.folder / "src" / "astraflow_plugin_my_reward"
     (package / "py.typed").unlink()
@@ -195,3 +251,41 @@ def test_a_plugin_with_many_mistakes_is_told_each(made: Made, tmp_path: Path) ->
     ):
         assert part in said, f"{part}\n{said}"
     assert "passed       manifest" in said
+
+
+def test_each_is_checked_used_and_refused_once_it_is_gone(made: Made) -> None:
+    """The last test: it removes them. A check runs the tests of a plugin, with the suite of its kind."""
+    said = made.run("-c", EACH, "0", *(f"plugin check {kind}" for kind in KINDS))
+    assert said.count("\npassed; report sha256:") == len(KINDS), said
+    installed = {
+        p["distribution"]
+        for p in json.loads(made.run("-m", "astraflow_runtime", "plugins", "--json"))
+    }
+    assert set(DISTRIBUTIONS) <= installed
+
+    with_run = [kind for kind in KINDS if kind != "command"]
+    shown = [f"config show {folder}/run.toml" for folder in FOLDERS if "command" not in folder]
+    made.run("-c", EACH, "0", *shown)
+    (made.folder / "all.toml").write_text(TABLE)
+    (made.folder / "world.toml").write_text(WORLD)
+    assert "finished after 2 of 2 steps" in made.run("-m", "astraflow_runtime", "run", "all.toml")
+    (run,) = (made.folder / "runs").iterdir()
+    world = made.run("-m", "astraflow_runtime", "run", "world.toml")
+    assert "environment  my_environment (my_environment 0.1.0)" in world
+    assert "finished after 1 of 1 steps" in world
+    used = {
+        plugin["plugin"]
+        for file in made.folder.glob("runs/*/plugins.json")
+        for plugin in json.loads(file.read_text())
+    }
+    assert {f"my_{kind}" for kind in with_run} <= used
+    assert "solver" in made.run("-m", "astraflow_runtime", "my-command", "--run", str(run))
+
+    made.run("-m", "pip", "uninstall", "--quiet", "--yes", *DISTRIBUTIONS)
+    refused = made.run(
+        "-c", EACH, "2", *(f"run {kind}/run.toml" for kind in with_run), "my-command"
+    )
+    for kind in with_run:
+        assert f"use: no {kind} 'my_{kind}' is installed" in refused
+    assert "no command 'my-command'" in refused.splitlines()[-1]
+    assert len(list((made.folder / "runs").iterdir())) == 2

@@ -125,26 +125,31 @@ def check_typed(packages: list[Path]) -> CheckResult:
     return judged("py.typed", "", [f"{name} has no file py.typed" for name in missing])
 
 
-def check_types(target: CheckedTarget, packages: list[Path], deadline_s: float) -> CheckResult:
-    """``mypy --strict``, with the settings in the source folder if there is one."""
+def check_types(
+    target: CheckedTarget, packages: list[Path], work: Path, deadline_s: float
+) -> CheckResult:
+    """``mypy --strict``, with the settings in the source folder if there is one. What is installed is named as packages, and
+    mypy runs in ``work``: in the folder of installed packages it would take each of them for one of the user's."""
     from importlib.util import find_spec
 
     if find_spec("mypy") is None:
         return not_checked("mypy", "mypy is not installed: pip install mypy")
-    own = target.source / "src" if target.source is not None else None
-    folders = [own / p.name if own is not None and (own / p.name).is_dir() else p for p in packages]
-    arguments = ["--strict", "--no-error-summary", "--no-color-output", *map(str, folders)]
+    arguments = ["--strict", "--no-error-summary", "--no-color-output"]
     if target.source is None:
         arguments += ["--config-file=", "--cache-dir=/dev/null"]
+        arguments += [part for package in packages for part in ("-p", package.name)]
+    else:
+        own = target.source / "src"
+        arguments += [str(own / p.name if (own / p.name).is_dir() else p) for p in packages]
     try:
-        ended = run_module(
-            "mypy", arguments, target.source or packages[0].parent, target.site, deadline_s
-        )
+        ended = run_module("mypy", arguments, target.source or work, target.site, deadline_s)
     except TookTooLong as error:
         return judged("mypy", "", [str(error)])
     if ended.code > 1 or ended.code < 0:
         return judged("mypy", "", [f"mypy ended with {ended.code}", *ended.lines[-3:]])
     wrong = [line for line in ended.lines if ": error:" in line] if ended.code else []
+    for package in packages:
+        wrong = [line.replace(f"{package.parent}/", "") for line in wrong]
     return judged("mypy", "no error with --strict", wrong)
 
 

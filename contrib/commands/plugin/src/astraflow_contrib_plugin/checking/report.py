@@ -64,7 +64,7 @@ class PluginCheck:
             return
         yield check_layering(self._packages, target.tests)
         yield packaging.check_typed(self._packages)
-        yield packaging.check_types(target, self._packages, self._deadline_s)
+        yield packaging.check_types(target, self._packages, self._work, self._deadline_s)
         yield packaging.check_keys(self._found)
         self._runs, results = check_suites(target, self._found, self._work, self._deadline_s)
         yield from results
