@@ -5,7 +5,8 @@ without encryption over that with it (its throughput, as a part of that in clear
 seconds of both ends with encryption over those without, medians of pairs. ``http`` and ``zmq`` are whole versions, from the announcement to
 the verified file of another process; zmq encrypts in every run, so its plain side exists here only. ``push`` is a group of eight
 sequences of 1,024 tokens, posted by the client of a RaaS to a server of a dataflow that decodes it, both in this process.
-A network slower than ``http_mb_s`` hides the difference.
+``link`` are whole versions by ``http`` through a link of 50 MB/s and 1 ms, where this host can make one: what TLS costs where the
+network is slower than the processors.
 """
 
 from __future__ import annotations
@@ -37,14 +38,19 @@ from astraflow_wire.http.tls import RunTls, give_process
 from astraflow_wire.messages import Done, SamplingMessage, Task
 from bench.co_located import POLICY, Mapper, map_versions, transport
 from bench.support.groups import Groups
-from bench.support.processes import TOKEN
+from bench.support.processes import TOKEN, started
+from bench.support.slow_link import ADDRESSES, possible
 from bench.support.timing import cpu_of, interleaved, ratio, spread
+from bench.support.weight_peer import Peer
 
 SIZES = {True: 32 << 20, False: 128 << 20}
 """Bytes of the model in a quick run and in a whole one."""
 PUSHES = {True: 50, False: 400}
 """Groups in a round."""
 PAIRS = {True: 3, False: 7}
+LINK = (50.0, 1.0)
+"""MB/s and ms of the round trip."""
+LINK_MEGABYTES = 32.0
 _CURVE = ("astraflow_plugin_zmq.line.secure", "astraflow_plugin_zmq.server.secure")
 
 
@@ -71,7 +77,28 @@ def measure(quick: bool) -> dict[str, float]:
         if kind != "push":
             for label, wall in (("", ours), ("_plain", plain)):
                 fields[f"{kind}{label}_mb_s"] = data.nbytes / 1e6 / statistics.median(wall)
-    return fields
+    return fields | through_a_link(PAIRS[quick])
+
+
+def through_a_link(pairs: int) -> dict[str, float]:
+    """Versions from one end of a link to the other, with TLS and without in turn."""
+    if not possible():
+        return {}
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        link = stack.enter_context(started("bench.support.slow_link", *map(str, LINK)))
+        tls = write_tls(folder / "tls", hosts=ADDRESSES, client_certificates=True)
+        sides = [
+            stack.enter_context(closing(Ends(folder / label, link.url.split(), given)))
+            for label, given in (("tls", tls), ("plain", None))
+        ]
+        ours, plain = interleaved(pairs, *(side.run for side in sides))
+    return {
+        "link_over_plain": ratio(plain, ours),
+        "link_spread": spread(plain, ours),
+        "link_mb_s": LINK_MEGABYTES / statistics.median(ours),
+        "link_plain_mb_s": LINK_MEGABYTES / statistics.median(plain),
+    }
 
 
 @contextmanager
@@ -137,6 +164,37 @@ class Versions:
         wall = time.perf_counter() - began
         self.cpu.append(time.process_time() + cpu_of(pid) - cpu)
         return wall
+
+
+class Ends:
+    """Publisher and receiver in processes at the two ends of a link."""
+
+    def __init__(self, folder: Path, namespaces: list[str], tls: RunTls | None) -> None:
+        here, there = namespaces
+        table = {"use": "http", "host": ADDRESSES[0]}
+        self._stack, self._version = ExitStack(), 0
+        ends: list[dict[str, Any]] = [
+            {"half": "publisher", "megabytes": LINK_MEGABYTES, "density": 0.01, "namespace": here},
+            {"half": "receiver", "namespace": there},
+        ]
+        with process_with(tls):
+            self._publisher, self._receiver = (
+                self._stack.enter_context(
+                    closing(Peer(table=table, directory=str(folder / end["half"]), **end))
+                )
+                for end in ends
+            )
+
+    def run(self) -> float:
+        """Publish, and the wall seconds of the fetch."""
+        self._version += 1
+        told = self._publisher.ask(publish=self._version)["announcement"]
+        fetched: float = self._receiver.ask(fetch=told)["seconds"]
+        return fetched
+
+    def close(self) -> None:
+        """End both."""
+        self._stack.close()
 
 
 class Pushes:

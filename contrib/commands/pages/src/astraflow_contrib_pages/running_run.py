@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from astraflow_contrib_pages.runs_folder import RunFolder
-from astraflow_core.errors import DeadlineExceeded, Refused, WireError
+from astraflow_core.errors import DeadlineExceeded, Refused, UserError, WireError
 from astraflow_runtime.audit_log import AuditLine, read_audit, write_audit
 from astraflow_runtime.cli.running.pool import user
 from astraflow_runtime.cli.running.secrets import tls_of_run
@@ -56,7 +56,7 @@ class RunningRun:
             with closing(self._client()) as client:
                 try:
                     answer = client.get_json(f"/v1/{view}", deadline_s=ASK_S)
-                except (DeadlineExceeded, WireError) as error:
+                except (DeadlineExceeded, WireError, UserError) as error:
                     raise Refused(
                         503, f"the dataflow of {self.run.name} does not answer: {error}"
                     ) from error
@@ -99,7 +99,10 @@ class RunningRun:
                 ) from error
             if not is_token(token):
                 raise Refused(503, f"{file} is not one line of ASCII without spaces")
-        return SyncClient(url, token, tls=tls_of_run(self.run.path))
+        try:
+            return SyncClient(url, token, tls=tls_of_run(self.run.path))
+        except UserError as error:  # the files of [tls] are gone, or not those of the dataflow
+            raise Refused(503, str(error)) from error
 
     # -- actions ----------------------------------------------------------------------------------
 
@@ -127,7 +130,7 @@ class RunningRun:
         try:
             with closing(self._client()) as client:
                 client.post(path, message, expected, deadline_s=ACT_S)
-        except (Refused, DeadlineExceeded, WireError) as error:
+        except (Refused, DeadlineExceeded, WireError, UserError) as error:
             write(f"failed: {error}")
             if isinstance(error, Refused):
                 raise
