@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served_runs import step_line, write_run
 
+from astraflow_contrib_pages.metrics import metric_columns
 from astraflow_contrib_pages.metrics.downsampling import min_max
 from astraflow_contrib_pages.metrics.metric_columns import MetricColumns
 from astraflow_runtime.launch.results.metrics import read_metrics
@@ -94,3 +95,22 @@ def test_speed_is_tokens_over_time(tmp_path: Path) -> None:
     columns.update()
     _, speed = columns.curves(["tokens_per_s"], 100, 0, 100)["solver"]["tokens_per_s"]
     assert speed == pytest.approx([1000.0] * 29, rel=1e-3)
+
+
+def test_a_table_of_runs_has_a_sample_of_each_and_reads_none_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_run(tmp_path, "one", 30, state="crashed")
+    monkeypatch.setattr(metric_columns, "MUCH", 0)
+    monkeypatch.setattr(metric_columns, "_FIRST_S", 0.0)
+    columns = MetricColumns(folder)
+    assert columns.look(whole=False) == 0 and columns.steps == 30
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(step_line(31)) + "\n")
+    assert columns.look(whole=False) == 0 and columns.steps == 31 and columns.share == 0
+    assert columns._reader is None
+    columns.look()
+    reader = columns._reader
+    if reader is not None:  # it may be done already
+        reader.join()
+    assert columns.look(whole=False) > 0 and columns.share == 1 and columns.steps == 31

@@ -127,7 +127,7 @@ class RunFolder:
         summary, run = self.summary, _table(self.config.get("run"))
         state = self.state
         if not summary:
-            self.columns.look()
+            self.columns.look(whole=False)
         steps = summary.get("steps", self.columns.steps)
         newest = {} if summary else self.columns.last()
         reward = summary.get("reward_last", _first(newest, "reward"))

@@ -33,6 +33,7 @@ class MetricColumns:
         self._lock = threading.Lock()
         self._looking, self._reading = threading.Lock(), threading.Lock()
         self._sample: StepColumns | None = None
+        self._reader: threading.Timer | None = None
         self._size = 0
         self._forget()
 
@@ -47,7 +48,7 @@ class MetricColumns:
                 return self._update()
             finally:
                 with self._lock:
-                    self._sample = None
+                    self._sample = self._reader = None
 
     def _update(self) -> int:
         size = self._stat()
@@ -58,20 +59,23 @@ class MetricColumns:
             self._read_on()
         return self._offset
 
-    def look(self) -> int:
+    def look(self, whole: bool = True) -> int:
         """As :meth:`update`, but what takes long is read by a thread: 0 until that is done, and :attr:`share` says how far
-        it is."""
+        it is. Without ``whole`` nobody reads it: a sample will do, as for a table of many runs."""
         with self._looking:
-            if self._sample is None:
+            if self._reader is None:
                 size = self._stat() or 0
                 if size - self._offset <= MUCH or self._reading.locked():
                     return self.update()
-                sample = sampled(self.path, size)
-                with self._lock:
-                    self._size, self._sample = size, sample
-                reader = threading.Timer(_FIRST_S, self.update)
-                reader.name, reader.daemon = f"read {self.path.parent.name}", True
-                reader.start()
+                if self._sample is None or size != self._size:
+                    sample = sampled(self.path, size)
+                    with self._lock:
+                        self._size, self._sample = size, sample
+                if whole:
+                    self._reader = threading.Timer(_FIRST_S, self.update)
+                    self._reader.name = f"read {self.path.parent.name}"
+                    self._reader.daemon = True
+                    self._reader.start()
         return 0
 
     @property
