@@ -12,14 +12,23 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.protocols.trainer import ExportsShards, Trainer
 from astraflow_core.types import Batch, ComponentContext, Ranks, RunInfo
+from astraflow_core.types.generation import not_recorded
 from astraflow_testing.conformance.subject import installed
 
 VOCABULARY = 27
+EXPERTS, TOP_K = 6, 2
 LR = 1e-3
 KEYS: dict[str, Any] = {
     "device": "cpu",
@@ -35,7 +44,7 @@ PENALISED = {**GRPO, "kl_coef": 0.05, "entropy_coef": 0.01}
 
 
 def write_models(directory: Path) -> None:
-    """``qwen3`` (q/k norm, tied head), ``llama`` (a head of its own), both with norms that are not 1, and
+    """``qwen3`` (q/k norm, tied head), ``llama`` (a head of its own) and ``experts``, all with norms that are not 1, and
     ``broken``, which lacks weights."""
     sizes: dict[str, Any] = {
         "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -46,7 +55,13 @@ def write_models(directory: Path) -> None:
     models = {
         "qwen3": Qwen3ForCausalLM(Qwen3Config(**sizes, head_dim=8, tie_word_embeddings=True)),
         "llama": LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=False)),
-    }
+        "experts": Qwen3MoeForCausalLM(
+            Qwen3MoeConfig(
+                **sizes, head_dim=8, moe_intermediate_size=16, num_experts=EXPERTS,
+                num_experts_per_tok=TOP_K, norm_topk_prob=True, tie_word_embeddings=False,
+            )
+        ),
+    }  # fmt: skip
     for name, model in models.items():
         with torch.no_grad():
             for parameter in model.parameters():
@@ -121,13 +136,27 @@ class Rank:
         return trainer
 
 
+def with_experts(batch: Batch) -> Batch:
+    """The batch with recorded experts, other ones than the routers choose; the second row has none."""
+    rng = np.random.default_rng(len(batch.tokens))
+    order = np.argsort(rng.random((len(batch.tokens), 2, EXPERTS)), -1)
+    routed = order[..., :TOP_K].astype(np.uint8)
+    routed[batch.offsets[1] : batch.offsets[2]] = not_recorded(routed.dtype)
+    return replace(batch, routed_experts=routed)
+
+
 def train(
-    trainer: Trainer, algorithm: Algorithm, seeds: Iterable[int], rows: int = 13
+    trainer: Trainer,
+    algorithm: Algorithm,
+    seeds: Iterable[int],
+    rows: int = 13,
+    experts: bool = False,
 ) -> list[dict[str, float]]:
     """A step on each batch, prepared as the loop of a trainer does."""
     metrics = []
     for seed in seeds:
-        batch = prepared(trainer, algorithm, make_batch(seed, rows))
+        batch = make_batch(seed, rows)
+        batch = prepared(trainer, algorithm, with_experts(batch) if experts else batch)
         metrics.append(trainer.step(batch, algorithm, seed))
     return metrics
 
@@ -167,6 +196,8 @@ def digest(trainer: Trainer) -> int:
     return zlib.crc32(b"".join(value.tobytes() for value in weights(trainer).values()))
 
 
+EXPERTS_REPLAYED = "experts"
+"""The scenario whose batches have recorded experts."""
 SCENARIOS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     # model, algorithm, its keys, the trainer's keys
     "qwen3": ("qwen3", "grpo", GRPO, {}),
@@ -175,6 +206,7 @@ SCENARIOS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "critic-model": ("qwen3", "ppo", {}, {"critic": "model"}),
     "lora": ("qwen3", "grpo", PENALISED, {"lora_rank": 3}),
     "sequence": ("llama", "gspo", {}, {}),
+    EXPERTS_REPLAYED: ("experts", "grpo", PENALISED, {}),
 }
 CONTEXT = {
     "qwen3": {"layout": "packed", "gradient_checkpointing": True},
@@ -183,6 +215,7 @@ CONTEXT = {
     "critic": {"cpu_offload": True},
     "critic-model": {},
     "lora": {},
+    EXPERTS_REPLAYED: {},
 }
 """Scenarios of two ranks that share rows, and the keys that they have besides."""
 STEPS = 3
@@ -204,14 +237,17 @@ def run_scenario(rank: Rank, use: str, name: str, **more: Any) -> dict[str, Any]
     model, algorithm_name, algorithm_keys, keys = SCENARIOS[name]
     algorithm = rank.algorithm(algorithm_name, algorithm_keys)
     trainer = rank.trainer(use, model, algorithm.needs, **{**keys, **more})
-    metrics = train(trainer, algorithm, range(STEPS))
+    experts, last = name == EXPERTS_REPLAYED, make_batch(99)
+    metrics = train(trainer, algorithm, range(STEPS), experts=experts)
     found = {
         "metrics": metrics,
         "weights": weights(trainer),
         "step_logprobs": cast(Any, trainer).step_logprobs(),
         "step_entropies": cast(Any, trainer).step_entropies(),
-        "logprobs": trainer.logprobs(make_batch(99), "current"),
+        "logprobs": trainer.logprobs(with_experts(last) if experts else last, "current"),
     }
+    if experts:
+        found["free"] = trainer.logprobs(last, "current")
     if use == "fsdp" and getattr(trainer, "weights_kind", "full") == "full":
         found["shards"] = shards(trainer)
     trainer.close()

@@ -73,6 +73,16 @@ def test_ranks_that_share_rows_make_the_same_steps(
         same_steps(got, expected)
 
 
+@pytest.mark.parametrize("name", ["experts", "context experts"])
+def test_recorded_experts_are_those_of_the_tokens_of_each_rank(
+    name: str, one: dict[str, Any], two: list[dict[str, Any]]
+) -> None:
+    for found in two:
+        got = found[name]
+        assert np.abs(got["logprobs"] - got["free"]).max() > 1e-2
+        np.testing.assert_allclose(got["free"], one["experts"]["free"], rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("keys", MESHES, ids=str)
 def test_four_ranks_in_a_mesh_make_the_same_steps(
     keys: dict[str, Any], one: dict[str, Any], four: list[dict[str, Any]]

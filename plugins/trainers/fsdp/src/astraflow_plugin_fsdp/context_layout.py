@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from astraflow_core.types.generation import RoutedExperts, not_recorded
 from astraflow_training.micro_batches import Indices, MicroBatch
 
 
@@ -30,7 +31,13 @@ def padded(micro: MicroBatch, ranks: int) -> MicroBatch:
         # The last packed row continues: nobody looks back from behind its end.
         places = np.concatenate([places, places[:, -1:] + 1 + np.arange(more)], axis=1)
     states = micro.states + micro.states // width * more
-    return replace(micro, input_ids=ids, position_ids=places, states=states)
+    routed = micro.routed
+    if routed is not None:
+        by_row = _by_row(routed, len(ids))
+        unknown = not_recorded(routed.dtype)
+        added = np.full((len(ids), more, *routed.shape[1:]), unknown, routed.dtype)
+        routed = np.concatenate([by_row, added], axis=1).reshape(-1, *routed.shape[1:])
+    return replace(micro, input_ids=ids, position_ids=places, states=states, routed=routed)
 
 
 def columns(width: int, rank: int, ranks: int) -> Indices:
@@ -64,17 +71,30 @@ def pieces(
 
 def own(micro: MicroBatch, rank: int, ranks: int) -> tuple[MicroBatch, Indices]:
     """What ``rank`` predicts of a :func:`padded` micro-batch, and int64 ``[m]``: which of its ``n`` positions these are.
-    ``states`` are among the rank's own tokens, ``input_ids`` and ``position_ids`` remain those of all."""
+    ``states`` are among the rank's own tokens and ``routed`` is of these, ``input_ids`` and ``position_ids`` remain those of
+    all."""
     width = micro.input_ids.shape[1]
     chunk = _chunk(width, ranks)
     row, column = np.divmod(micro.states, width)
     nth, place = np.divmod(column, chunk)
     mine = np.flatnonzero(np.minimum(nth, 2 * ranks - 1 - nth) == rank)
     states = row * 2 * chunk + place + np.where(nth < ranks, 0, chunk)
+    routed = micro.routed
+    if routed is not None:
+        chosen = _by_row(routed, len(micro.input_ids))[:, columns(width, rank, ranks)]
+        routed = chosen.reshape(-1, *routed.shape[1:])
     given = replace(
-        micro, positions=micro.positions[mine], states=states[mine], row=micro.row[mine]
+        micro,
+        positions=micro.positions[mine],
+        states=states[mine],
+        row=micro.row[mine],
+        routed=routed,
     )
     return given, mine
+
+
+def _by_row(routed: RoutedExperts, rows: int) -> RoutedExperts:
+    return routed.reshape(rows, -1, *routed.shape[1:])
 
 
 def _chunk(width: int, ranks: int) -> int:

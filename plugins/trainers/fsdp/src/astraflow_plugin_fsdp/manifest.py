@@ -21,7 +21,7 @@ def astraflow_trainers() -> list[Component]:
                 {
                     *("entropy", "reference", "proximal", "values"),
                     *("checkpoint", "async_save", "reshard", "multi_rank", "lora"),
-                    "sharded_export",
+                    *("sharded_export", "router_replay"),
                 }
             ),
         )

@@ -206,6 +206,7 @@ def shard(
         group.device,
         None,
         critic,
+        outline.replay,
         context=group.context,
         one_shard=one_shard,
     )

@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -117,6 +118,8 @@ class FsdpTrainer:
         self, batch: Batch, model: Literal["current", "reference"]
     ) -> npt.NDArray[np.float32]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`; complete on every rank."""
+        if model == "reference":
+            batch = replace(batch, routed_experts=None)  # another model makes its own choices
         if model == "reference" and self._bare_is_reference:
             with lora.adapters_off(self._model.whole):
                 return self.logprobs(batch, "current")
