@@ -41,3 +41,12 @@ def test_the_environment_is_named_with_the_version_of_its_plugin() -> None:
     )
     without = told(RUN.replace(", environment = {", ", maze = {"))
     assert not [line for line in without if line.startswith("  environment")]
+
+
+def test_a_launcher_and_trackers_are_named_if_the_run_names_them() -> None:
+    assert not [line for line in told(RUN) if "launcher" in line or "tracker" in line]
+    lines = told(
+        RUN + 'launcher = { use = "ssh", hosts = ["a"] }\ntrackers.wandb = { use = "wandb" }\n'
+    )
+    assert "  launcher       ssh (unpackaged)" in lines
+    assert "  tracker wandb  wandb (unpackaged)" in lines

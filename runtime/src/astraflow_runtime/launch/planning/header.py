@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 from astraflow_core.component import Kind
-from astraflow_core.config.models import RunConfig
+from astraflow_core.config.models import LauncherTable, RunConfig
 from astraflow_core.config.tables import component_tables
 from astraflow_core.installed.distributions import index
 from astraflow_runtime.launch.planning.prepare import Prepared
@@ -61,6 +61,12 @@ def header(prepared: Prepared) -> str:
         )
         rows.append((name, f"{kept}, engine {shown(f'engines.{name}', engine.use)}"))
         rows.append(("", engine.model))
+    if config.launcher != LauncherTable():
+        rows.append(("launcher", shown("launcher", config.launcher.use)))
+    rows += [
+        (f"tracker {name}", shown(f"trackers.{name}", table.use))
+        for name, table in config.trackers.items()
+    ]
     count = config.raas.replicas
     rows.append(("rollout", f"{count} RaaS, staleness at most {config.run.max_staleness}"))
     rows.append(("directory", str(prepared.directory)))
