@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,15 +24,31 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     making = commands.add_parser("index", help="make an index of plugins from reports of checks")
     making.description = (
         "Makes a page and an index.json of the reports of `astraflow plugin check --json` in a folder, as files or inside "
-        "wheels, with links to the pages of the authors, the reports, and the READMEs of wheels. Other files are named and left "
+        "wheels, or in the wheels of a simple index, with links to the pages of the authors, the reports, and the READMEs of wheels. Other files are named and left "
         "out; exit code 2 if nothing is left."
     )
-    making.add_argument("reports", metavar="REPORTS", type=Path, help="folder of reports or wheels")
+    making.add_argument(
+        "reports",
+        metavar="REPORTS",
+        help="folder of reports or wheels, or URL of a simple index, as pip's --index-url",
+    )
+    making.add_argument(
+        "--distribution",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="of a simple index, only this distribution; may be repeated",
+    )
     making.add_argument(
         "--out", metavar="FOLDER", type=Path, required=True, help="folder to write; it is created"
     )
     making.set_defaults(command=make)
-    teach(making, "write-a-plugin.md", "plugins index reports --out index")
+    teach(
+        making,
+        "write-a-plugin.md",
+        "plugins index reports --out index",
+        "plugins index https://pypi.org/simple --distribution astraflow-plugin-brevity --out index",
+    )
     searching = commands.add_parser("search", help="search an index of plugins")
     searching.add_argument(
         "words",
@@ -57,12 +74,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def make(arguments: argparse.Namespace) -> int:
     """Write the page and the index."""
-    from astraflow_runtime.cli.installation.plugin_index.collected import collect
     from astraflow_runtime.cli.installation.plugin_index.reading import FILE
     from astraflow_runtime.telemetry.printable import shown
 
     out: Path = arguments.out
-    found, problems = collect(arguments.reports, leave_out=out)
+    found, problems = _collected(arguments.reports, arguments.distribution, out)
     for problem in problems:
         print_line(f"left out: {shown(problem)}")
     if not found:
@@ -76,6 +92,24 @@ def make(arguments: argparse.Namespace) -> int:
     reports = "1 report" if len(found) == 1 else f"{len(found)} reports"
     print_line(f"wrote {out / _PAGE} and {out / FILE}: {reports}")
     return 0
+
+
+def _collected(
+    place: str, names: Sequence[str], out: Path
+) -> tuple[list[PublishedReport], list[str]]:
+    """The reports of a folder or a simple index, and what was left out."""
+    from astraflow_runtime.cli.installation.plugin_index.collected import collect
+    from astraflow_runtime.cli.installation.plugin_index.reading import is_web
+    from astraflow_runtime.cli.installation.plugin_index.simple_index import download
+
+    if is_web(place):
+        with tempfile.TemporaryDirectory(prefix="astraflow-index-") as folder:
+            problems = download(place, names, Path(folder))
+            found, more = collect(Path(folder))
+            return found, problems + more
+    if names:
+        raise UserError(f"--distribution chooses from a simple index; {place} is a folder")
+    return collect(Path(place), leave_out=out)
 
 
 def _write(out: Path, found: Sequence[PublishedReport]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from stat import S_ISREG
@@ -48,12 +49,31 @@ def _content_of(file: Path, place: str) -> bytes:
 
 
 def _fetched(url: str, deadline_s: float) -> bytes:
-    """At most ``LARGEST`` bytes and one; HTTP only, also where it redirects."""
-    if not url.startswith(("http://", "https://")):
-        raise UserError(
-            f"--index {url}: expected a folder, or a URL that begins with http:// or https://"
-        )
+    """At most ``LARGEST`` bytes and one."""
+    who = f"--index {url}"
+    if not is_web(url):
+        raise UserError(f"{who}: expected a folder, or a URL that begins with http:// or https://")
     address = url if url.endswith(".json") else f"{url.rstrip('/')}/{FILE}"
+    return fetch(address, who, deadline_s, LARGEST).content
+
+
+def is_web(url: str) -> bool:
+    """Whether it begins with ``http://`` or ``https://``."""
+    return url.startswith(("http://", "https://"))
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A reply: its body, its content type without parameters, and the address that gave it after redirections."""
+
+    content: bytes
+    kind: str
+    address: str
+
+
+def fetch(address: str, who: str, deadline_s: float, most: int, accept: str = "*/*") -> Fetched:
+    """At most ``most`` bytes and one; HTTP only, also where it redirects. Raises :class:`UserError`, which begins with ``who``,
+    if there is no reply within the deadline."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
@@ -65,16 +85,18 @@ def _fetched(url: str, deadline_s: float) -> bytes:
         urllib.request.UnknownHandler(),
     ):
         opener.add_handler(handler)
+    opener.addheaders = [("Accept", accept), ("User-Agent", "astraflow")]
     until = time.monotonic() + deadline_s
     parts: list[bytes] = []
     try:
         with opener.open(address, timeout=deadline_s) as reply:
-            while sum(map(len, parts)) <= LARGEST and (part := reply.read1(_CHUNK)):
+            kind, last = reply.headers.get_content_type(), reply.geturl()
+            while sum(map(len, parts)) <= most and (part := reply.read1(_CHUNK)):
                 parts.append(part)
                 if time.monotonic() > until:
                     raise TimeoutError
     except TimeoutError as error:
-        raise UserError(f"--index {url}: {address} took longer than {deadline_s:g} s") from error
+        raise UserError(f"{who}: {address} took longer than {deadline_s:g} s") from error
     except (urllib.error.URLError, HTTPException, OSError, ValueError) as error:
-        raise UserError(f"--index {url}: {address}: {error}") from error
-    return b"".join(parts)
+        raise UserError(f"{who}: {address}: {error}") from error
+    return Fetched(b"".join(parts), kind, last)
