@@ -64,6 +64,17 @@ def test_generated_prompts(
     assert table["prompts"]["split"] == "train"
 
 
+@pytest.mark.parametrize("reward", ["exact", "scoring:score"])
+def test_another_reward(
+    reward: str, tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scoring.py").write_text("def score(view):\n    return 1.0\n")
+    assert init("--recipe", "math", "--reward", reward, "--model", model) == 0
+    config = load_config(tmp_path / "run.toml", []).config
+    assert config.reward is not None and config.reward.use == reward
+
+
 @pytest.mark.parametrize(("gpus", "ranks", "devices"), [(2, None, ["1"]), (5, 2, ["2", "3", "4"])])
 def test_trainer_and_engines_share_no_gpu(
     gpus: int, ranks: int | None, devices: list[str], tmp_path: Path
@@ -129,6 +140,8 @@ def test_the_agent_is_a_function_of_one_argument(
         (["--recipe", "math", "--name", "a b"], "expected letters"),
         (["--recipe", "math", "--name", ""], None),
         (["--recipe", "math", "--model", " "], "--model is empty"),
+        (["--recipe", "math", "--reward", "exakt"], "did you mean 'exact'?"),
+        (["--recipe", "search", "--reward", "exact"], "has the rewards of its environment"),
         (["--recipe", "math", "--data", "nowhere.jsonl"], "no such file"),
         (["--recipe", "math", "--data", "notes.txt"], "expected a file that ends in"),
         (["run.json", "--recipe", "math"], r"ends in \.toml"),
@@ -158,7 +171,7 @@ def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_questions_are_asked_until_an_answer_fits() -> None:
     asked: list[str] = []
-    answers = iter(["7", "fish", "2", "gpu", "99", "3", "/nowhere", "", ""])
+    answers = iter(["7", "fish", "2", "gpu", "99", "3", "/nowhere", "", "", "exakt", "exact"])
 
     def ask(question: str) -> str:
         asked.append(question)
@@ -168,6 +181,9 @@ def test_questions_are_asked_until_an_answer_fits() -> None:
     assert questions.ask_gpus(ask) == 3
     assert questions.ask_data(ask, "code") is None
     assert questions.ask_model(ask) == questions.DEFAULT_MODEL
+    assert questions.ask_reward(ask, "math") == "exact"
+    assert "no reward 'exakt' is installed; did you mean 'exact'?" in asked[-1]
+    assert questions.ask_reward(ask, "search") is None
     assert "'fish' is not one of them" in asked[2]
 
 
@@ -175,7 +191,7 @@ def test_it_asks_on_a_terminal(tmp_path: Path) -> None:
     """A whole conversation with the command on a real terminal."""
     ours, theirs = pty.openpty()
     try:
-        os.write(ours, b"4\n\n\n0\n")
+        os.write(ours, b"4\n\n\n\n0\n")
         ended = subprocess.run(
             [sys.executable, "-m", "astraflow_runtime", "init"],
             cwd=tmp_path,

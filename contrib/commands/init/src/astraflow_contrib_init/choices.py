@@ -7,7 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from astraflow_core.catalog import Catalog
+from astraflow_core.component import Kind
 from astraflow_core.errors import UserError
+from astraflow_core.suggestions import did_you_mean
 
 RECIPES = {
     "math": "problems with an answer, compared as mathematics",
@@ -15,6 +18,8 @@ RECIPES = {
     "search": "questions, answered by searching passages in several turns",
     "chat-agent": "an agent of your own that talks to the model by OpenAI's protocol",
 }
+REWARDED_BY_ENVIRONMENT = ("search",)
+"""Recipes without a reward of their own."""
 DEFAULT_MODEL = "pypi:SmolLM2-135M-Instruct"
 MOST_GPUS = 8
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -28,7 +33,8 @@ _SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The answers. ``data``: the user's own prompts, or ``None`` for those that the recipe makes. ``gpus``: 0 for a CPU."""
+    """The answers. ``data``: the user's own prompts, or ``None`` for those that the recipe makes. ``gpus``: 0 for a CPU. ``reward``:
+    what the run names instead of the reward of the recipe, ``None`` for that."""
 
     recipe: str
     name: str
@@ -36,6 +42,7 @@ class Choices:
     data: Path | None
     gpus: int
     steps: int
+    reward: str | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -52,6 +59,10 @@ class Choices:
         if not self.model.strip():
             raise UserError(
                 f"--model is empty; give a folder or a reference such as {DEFAULT_MODEL}"
+            )
+        if self.reward is not None and self.recipe in REWARDED_BY_ENVIRONMENT:
+            raise UserError(
+                f"--reward {self.reward}: the recipe {self.recipe!r} has the rewards of its environment; leave it out"
             )
         if self.data is not None:
             self.source()
@@ -117,6 +128,32 @@ def ask_data(ask: Ask, recipe: str) -> Path | None:
         if (path := Path(answer).expanduser()).exists():
             return path
         question = f"  there is no {answer!r}; another path [none]: "
+
+
+def ask_reward(ask: Ask, recipe: str) -> str | None:
+    """A reward that is installed or one in a module, or ``None`` for that of the recipe; one that its environment gives is not
+    asked for."""
+    if recipe in REWARDED_BY_ENVIRONMENT:
+        return None
+    question = "Reward, one that is installed or MODULE:NAME of your own [that of the recipe]: "
+    while True:
+        answer = ask(question).strip()
+        if not answer:
+            return None
+        try:
+            check_reward(answer)
+        except UserError as error:
+            question = f"  {error}; another [that of the recipe]: "
+        else:
+            return answer
+
+
+def check_reward(name: str) -> None:
+    """:class:`UserError` if no reward of this name is installed; one in a module is looked for when the run is checked."""
+    found = {s.component.name for s in Catalog.discover().components(Kind.REWARD)}
+    if ":" not in name and name.rpartition("/")[2] not in found:
+        hint = did_you_mean(name, sorted(found)) or f"; installed are {', '.join(sorted(found))}"
+        raise UserError(f"no reward {name!r} is installed{hint}")
 
 
 def ask_gpus(ask: Ask) -> int:

@@ -45,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="your prompts: .jsonl, .csv, .parquet or a folder; default: generated examples",
     )
     parser.add_argument(
+        "--reward",
+        metavar="NAME",
+        help="an installed reward, or MODULE:NAME of your own; default: that of the recipe",
+    )
+    parser.add_argument(
         "--gpus", metavar="N", type=int, help="GPUs of this host for the run; default: 0, the CPU"
     )
     parser.add_argument("--name", metavar="NAME", help="name of the run; default: that of the file")
@@ -54,21 +59,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--defaults", action="store_true", help="ask nothing: use the defaults")
     parser.set_defaults(command=run)
     teach(
-        parser, "your-run.md", "init", "init math.toml --recipe math --data problems.jsonl --gpus 2"
+        parser,
+        "your-run.md",
+        "init",
+        "init math.toml --recipe math --data problems.jsonl --reward exact --gpus 2",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the files, and say what to do next."""
-    from astraflow_contrib_init.choices import Choices
+    from astraflow_contrib_init.choices import Choices, check_reward
     from astraflow_contrib_init.configuration import configuration
 
     file = Path(arguments.file)
     if file.suffix != ".toml":
         raise UserError(f"{file}: expected a name that ends in .toml")
     refuse_existing([file])
-    recipe, model, data, gpus = _answers(arguments)
-    choices = Choices(recipe, arguments.name or file.stem, model, data, gpus, arguments.steps)
+    if arguments.reward is not None:
+        check_reward(arguments.reward)
+    recipe, model, data, reward, gpus = _answers(arguments)
+    name = arguments.name or file.stem
+    choices = Choices(recipe, name, model, data, gpus, arguments.steps, reward)
     files = configuration(choices, file)
     refuse_existing(list(files))
     for path, text in files.items():
@@ -82,8 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _answers(arguments: argparse.Namespace) -> tuple[str, str, Path | None, int]:
-    """Recipe, model, data and GPUs: as given, as asked, or the defaults."""
+def _answers(arguments: argparse.Namespace) -> tuple[str, str, Path | None, str | None, int]:
+    """Recipe, model, data, reward and GPUs: as given, as asked, or the defaults."""
     from astraflow_contrib_init import choices
 
     asking = sys.stdin.isatty() and sys.stdout.isatty() and not arguments.defaults
@@ -97,17 +108,20 @@ def _answers(arguments: argparse.Namespace) -> tuple[str, str, Path | None, int]
         if recipe is None:
             recipe = choices.ask_recipe(input)
         model, data, gpus = arguments.model, arguments.data, arguments.gpus
+        reward: str | None = arguments.reward
         if model is None:
             model = choices.ask_model(input) if asking else choices.DEFAULT_MODEL
         if data is None and asking:
             data = choices.ask_data(input, recipe)
+        if reward is None and asking:
+            reward = choices.ask_reward(input, recipe)
         if gpus is None:
             gpus = choices.ask_gpus(input) if asking else 0
     except EOFError:
         raise UserError(
             "the input ended before all questions were answered; nothing was written"
         ) from None
-    return recipe, model, data, gpus
+    return recipe, model, data, reward, gpus
 
 
 def refuse_existing(paths: list[Path]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,13 @@ class RecipeTask:
 
 def task_of(choices: Choices, folder: Path) -> RecipeTask:
     """The task of a recipe, for a configuration in ``folder``."""
-    return _MAKERS[choices.recipe](choices, folder)
+    task = _MAKERS[choices.recipe](choices, folder)
+    if choices.reward is None:
+        return task
+    note = f"`astraflow config explain reward/{choices.reward}` lists its keys."
+    if ":" in choices.reward:
+        note = "Of a module of yours: docs/write-a-workflow.md#a-reward."
+    return replace(task, reward={"use": choices.reward}, reward_note=note)
 
 
 def _own(choices: Choices, folder: Path, **keys: Any) -> dict[str, Any]:
