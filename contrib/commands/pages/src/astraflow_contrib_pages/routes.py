@@ -15,7 +15,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from astraflow_contrib_pages import guard
+from astraflow_contrib_pages import guard, installation
 from astraflow_contrib_pages.configuration import described
 from astraflow_contrib_pages.events import changes
 from astraflow_contrib_pages.journal.journal_views import JournalViews
@@ -104,6 +104,9 @@ class PageRoutes:
             get(f"{PREFIX}api/{path}", self._answering(view))
         path = "api/runs/{name}/trajectories/{group}/views"
         get(PREFIX + path, self._answering(self._viewed, self._viewing))
+        explaining = asyncio.Semaphore(1)
+        get(PREFIX + "api/installed", self._answering(self._installed, explaining))
+        get(PREFIX + "api/why", self._answering(self._why, explaining))
         get(PREFIX + "api/runs/{name}/events", self._events)
         self.router.add_api_route(
             PREFIX + "api/runs/{name}/actions/{action}", self._act, methods=["POST"]
@@ -281,6 +284,12 @@ class PageRoutes:
 
     def _plugins(self, request: Request, session: BrowserSession) -> Any:
         return {"plugins": plugins_of(self._found(request).path)}
+
+    def _installed(self, request: Request, session: BrowserSession) -> Any:
+        return {"plugins": installation.installed()}
+
+    def _why(self, request: Request, session: BrowserSession) -> Any:
+        return {"reports": installation.why(request.query_params.get("name", ""))}
 
     def _config(self, request: Request, session: BrowserSession) -> Any:
         return {"values": described(self._found(request))}

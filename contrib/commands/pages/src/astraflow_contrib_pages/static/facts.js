@@ -1,10 +1,10 @@
 // Weights, data, configuration and plugins of a run.
 import { html, useMemo, useState } from "./vendor/htm-preact.js";
 import { Chart } from "./chart.js";
-import { useJournal, usePeriod } from "./api.js";
+import { query, useAnswer, useJournal, usePeriod } from "./api.js";
 import { bytes, number, percent, seconds, shown } from "./format.js";
 import { Difficulty } from "./rewards.js";
-import { Empty, Loading, Problem, Reading, Table } from "./parts.js";
+import { Empty, Loading, Problem, Reading, State, Table } from "./parts.js";
 
 const path = (name, view) => `runs/${encodeURIComponent(name)}/${view}`;
 
@@ -102,8 +102,41 @@ function Keys({ values }) {
 
 export const Config = ({ name }) => html`<h1>Configuration</h1><${Answered} path=${path(name, "config")}>${(value) => (value.values.length ? html`<${Keys} values=${value.values} />` : html`<${Empty}>The run has no config.toml.<//>`)}<//>`;
 
-export const Plugins = ({ name }) => html`<h1>Plugins</h1><${Answered} path=${path(name, "plugins")}>${(value) => (value.plugins.length
-  ? html`<${Table} label="plugins of the run" rows=${value.plugins} columns=${[
-    ["plugin", (row) => row.plugin], ["distribution", (row) => row.distribution || "a module of the run"], ["version", (row) => row.version],
-    ["provides", (row) => html`<span class="chips">${Object.entries(row.components).map(([place, component]) => html`<span class="chip"><code>${place}</code> ${component}</span>`)}</span>`]]} />`
-  : html`<${Empty}>The run has no plugins.json, which its launcher writes.<//>`)}<//>`;
+const FACTS = { plugin: "plugin", distribution: "distribution", version: "version", summary: "what it is", target: "is", runtime: "its libraries", plugin_api: "plugin API", file: "file", keys: "keys" };
+const listed = (fact) => (Array.isArray(fact) ? fact.map((line) => html`<div>${line}</div>`) : String(fact));
+
+// What `astraflow plugins why` says of a name.
+function Why({ name }) {
+  const { value, error } = useAnswer(`why?${query({ name })}`);
+  if (!value) return error ? html`<${Problem} error=${error} />` : html`<${Loading} />`;
+  return value.reports.map((report) => html`<section class="why" aria-label=${report.subject}><h3>${report.subject} <${State} state=${report.state} /></h3>
+    <p>${report.verdict}</p>${report.fix ? html`<p class="strong">${report.fix}</p>` : null}${report.traceback.length ? html`<pre>${report.traceback.join("\n")}</pre>` : null}
+    <details><summary>more</summary><dl class="facts long">${Object.keys(FACTS).filter((key) => report[key]?.length).map((key) => html`<div><dt>${FACTS[key]}</dt><dd>${listed(report[key])}</dd></div>`)}</dl></details></section>`);
+}
+
+const chips = (names, onAsk) => html`<span class="chips">${names.map((name) => html`<button type="button" class="chip" onClick=${() => onAsk(name)}>${name}</button>`)}</span>`;
+
+// All plugins where the pages are served, asked for when somebody opens it.
+function Installed({ onAsk }) {
+  const [open, setOpen] = useState(false);
+  const { value, error } = useAnswer(open ? "installed" : null);
+  return html`<details onToggle=${(event) => setOpen(event.target.open)}><summary>What is installed where these pages are served</summary>
+    <${Problem} error=${error} />${open && !value && !error ? html`<${Loading} />` : null}
+    ${value ? html`<${Table} label="installed plugins" rows=${value.plugins} rowKey=${(row) => row.name} columns=${[
+    ["plugin", (row) => html`<button type="button" class="chip" onClick=${() => onAsk(row.name)}>${row.name}</button>`], ["distribution", (row) => row.distribution], ["version", (row) => row.version],
+    ["state", (row) => html`<${State} state=${row.state} />${row.problem ? html` <span class="error-text">${row.problem}</span>` : null}`], ["components", (row) => chips(row.components, onAsk)]]} />` : null}</details>`;
+}
+
+export function Plugins({ name }) {
+  const [asked, ask] = useState("");
+  const [text, setText] = useState("");
+  return html`<h1>Plugins</h1><${Answered} path=${path(name, "plugins")}>${(value) => (value.plugins.length
+    ? html`<${Table} label="plugins of the run" rows=${value.plugins} columns=${[
+      ["plugin", (row) => (row.plugin ? html`<button type="button" class="chip" onClick=${() => ask(row.plugin)}>${row.plugin}</button>` : "")], ["distribution", (row) => row.distribution || "a module of the run"], ["version", (row) => row.version],
+      ["provides", (row) => html`<span class="chips">${Object.entries(row.components).map(([place, component]) => html`<span class="chip"><code>${place}</code> ${component}</span>`)}</span>`]]} />`
+    : html`<${Empty}>The run has no plugins.json, which its launcher writes.<//>`)}<//>
+    <h2>Why</h2>
+    <form class="form" onSubmit=${(event) => { event.preventDefault(); ask(text.trim()); }}><label class="grow">why a plugin or a component can be chosen, or cannot <input required value=${text} placeholder="grpo or transport/delta" onInput=${(event) => setText(event.target.value)} /></label><button type="submit">explain</button></form>
+    ${asked ? html`<${Why} key=${asked} name=${asked} />` : null}
+    <${Installed} onAsk=${ask} />`;
+}
