@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow_contrib_compat.config import read_compat
+from astraflow_contrib_compat.config import CompatConfig, read_compat
 from astraflow_core.errors import ConfigError, UserError
 from astraflow_testing.conformance.command import CommandConformance
 
@@ -17,13 +17,19 @@ class TestCompatCommand(CommandConformance):
         return "compat raas"
 
 
+class TestCompatDataflowCommand(CommandConformance):
+    @pytest.fixture
+    def command(self) -> str:
+        return "compat dataflow"
+
+
 WORKFLOW = "key_file = 'k'\n[workflow]\nworkflow_cls = 'rlvr'\n"
 
 
 def test_every_problem_of_the_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "compat.toml"
     with pytest.raises(UserError, match="cannot be read"):
-        read_compat(file)
+        read_compat(file, CompatConfig)
     for text, reason in (
         ("=", "not TOML"), ("key_file = 'k'", "workflow: Field required"), ("x = 1\n" + WORKFLOW, "x: Extra inputs"),
         ("submission = 'half'\n" + WORKFLOW, "submission: Input should be 'group' or 'episode'"),
@@ -32,12 +38,12 @@ def test_every_problem_of_the_file_is_named(tmp_path: Path) -> None:
     ):  # fmt: skip
         file.write_text(text)
         with pytest.raises(ConfigError, match=reason):
-            read_compat(file)
+            read_compat(file, CompatConfig)
     file.write_text("models = { a = 'model1', b = 'model0' }\n" + WORKFLOW)
-    config = read_compat(file)
+    config = read_compat(file, CompatConfig)
     assert config.key_file == tmp_path / "k"
     assert config.model_ids(["a", "b"]) == {"a": "model1", "b": "model0"}
     with pytest.raises(UserError, match="name each once"):
         config.model_ids(["a"])
     file.write_text(WORKFLOW)
-    assert read_compat(file).model_ids(["x", "y"]) == {"x": "model0", "y": "model1"}
+    assert read_compat(file, CompatConfig).model_ids(["x", "y"]) == {"x": "model0", "y": "model1"}

@@ -1,12 +1,18 @@
-"""A run whose only RaaS is foreign: dataflow, trainer and adapter are real processes, and the config is that of the README."""
+"""Both directions with real processes; the config is that of the README."""
 
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import subprocess
 import sys
+import threading
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import Queue
+from typing import Any
 
 import pytest
 
@@ -15,6 +21,7 @@ from astraflow_tiny_model.folder import write_tiny_model
 
 HERE = Path(__file__).resolve().parent
 README = HERE.parent / "README.md"
+EXAMPLE = HERE.parents[3] / "examples" / "custom_raas"
 EVALUATED = """
 [eval]
 every = 4
@@ -67,3 +74,61 @@ def test_a_run_learns_with_a_foreign_raas_alone(user: User) -> None:
         line for line in (directory / "metrics.jsonl").read_text().splitlines() if '"eval' in line
     ]
     assert len(evaluated) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_our_raas_works_for_a_public_dataflow(user: User) -> None:
+    """The processes are real: `astraflow raas` behind `astraflow compat dataflow`; the public side is this test."""
+    model = user.directory / "model"
+    ended = subprocess.run([sys.executable, EXAMPLE / "table_engine.py", model], timeout=60)
+    assert ended.returncode == 0
+    text = re.sub(r"(?m)^model = .*$", f'model = "{model}"', TABLE_RUN)
+    file = user.write("table.toml", text)
+    (config,) = re.findall(r"```toml\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    user.environment["ASTRAFLOW_TOKEN"] = "of this test"
+    registered: Queue[dict[str, Any]] = Queue()
+
+    class Pool(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def do_POST(self) -> None:
+            registered.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"ok": true, "pool_size": 1}')
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pool) as pool:
+        threading.Thread(target=pool.serve_forever, daemon=True).start()
+        register = f'register_at = "http://127.0.0.1:{pool.server_port}"\ntensors = false\n'
+        door = user.write("compat.toml", register + config.replace(":8000", ":0"))
+        directory = user.directory / "run"
+        adapter = user.start("compat", "dataflow", file, door, "--directory", directory)
+        address = directory / "state" / "compat-dataflow.json"
+        user.wait_for(address.is_file, 60)
+        user.environment["ASTRAFLOW_DATAFLOW"] = json.loads(address.read_text())["raas_url"]
+        raas = user.start("raas", file, "--directory", directory, "--name", "raas-0")
+        told = registered.get(timeout=60)
+        pool.shutdown()
+    assert told["uid"] == "astraflow"
+
+    def post(path: str, body: Any) -> Any:
+        request = urllib.request.Request(told["raas_url"] + path, pickle.dumps(body))
+        with urllib.request.urlopen(request, timeout=30) as response:
+            answer = pickle.loads(response.read())
+        assert answer["ok"]
+        return answer["result"]
+
+    overrides = {"n_samples": 4, "max_new_tokens": 3, "temperature": 1.0}
+    workflow = {"workflow_id": "a", "workflow_cls": "digits", "gconfig_overrides": overrides}
+    post("/register_workflow", workflow)
+    post("/submit", {"data": {"prompt": "12", "answer": "12"}, "workflow_id": "a"})
+    items: list[Any] = []
+    while not items:
+        items = post("/pull", {"max_items": 8, "timeout": 1.0})
+    result = items[0]["result"]
+    assert result["n_trajs"] == len(result["rewards"]) == len(result["trajectories"]) == 4
+    assert post("/shutdown", {}) == "shutting down"
+    assert user.end(raas, 60).exit_code == 0
+    assert user.end(adapter, 60).exit_code == 0

@@ -1,4 +1,4 @@
-"""``astraflow compat raas``: rollout services that speak the protocol of the public AstraFlow work for a run."""
+"""``astraflow compat``: services that speak the protocol of the public AstraFlow, beside ours."""
 
 from __future__ import annotations
 
@@ -9,19 +9,58 @@ from astraflow_runtime.cli.helping import teach
 from astraflow_runtime.cli.run import add_overrides
 from astraflow_runtime.cli.running.secrets import DATAFLOW, TOKEN
 
+_PAGE = "coming-from-astraflow.md"
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+
+def add_raas(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``compat raas``."""
     parser.description = (
         "Stands between the dataflow of a run and rollout services that were written for the public AstraFlow: it leases "
         "tasks for them, brings them the weights and pushes what they return. They register at the address that the "
         "second file names. It ends with the run."
     )
+    _add_common(parser)
     parser.add_argument(
-        "file", metavar="FILE", help="the run's TOML file, the same for every process"
+        "--dataflow", metavar="URL", help=f"the dataflow (default: environment {DATAFLOW})"
     )
+    parser.set_defaults(command=run_raas)
+    teach(
+        parser,
+        _PAGE,
+        "compat raas run.toml compat.toml --directory runs/mine --dataflow http://127.0.0.1:19100",
+    )
+
+
+def add_dataflow(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``compat dataflow``."""
+    parser.description = (
+        "Is a rollout service for the dataflow of a public AstraFlow, and a dataflow for RaaS of ours, which run the "
+        "workflow of the first file: submitted samples become their tasks, versions of the public trainer their weights. It ends when it "
+        "is shut down."
+    )
+    _add_common(parser)
+    parser.set_defaults(command=run_dataflow)
+    teach(parser, _PAGE, "compat dataflow run.toml compat.toml --directory runs/mine")
+
+
+def run_raas(arguments: argparse.Namespace) -> int:
+    """Serve until the run ends, or Ctrl-C."""
+    from astraflow_contrib_compat.serving import serve
+
+    return serve(arguments)
+
+
+def run_dataflow(arguments: argparse.Namespace) -> int:
+    """Serve until the public dataflow shuts this down, or Ctrl-C."""
+    from astraflow_contrib_compat.ours.serving import serve
+
+    return serve(arguments)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="TOML file of a run")
     parser.add_argument(
-        "compat", metavar="COMPAT", type=Path, help="TOML file with the keys of this door"
+        "compat", metavar="COMPAT", type=Path, help="TOML file with the keys of this command"
     )
     parser.add_argument(
         "--directory", type=Path, required=True, help="run directory, shared or of this host"
@@ -29,20 +68,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token-file", type=Path, help=f"file with the run's token (default: environment {TOKEN})"
     )
-    parser.add_argument(
-        "--dataflow", metavar="URL", help=f"the dataflow (default: environment {DATAFLOW})"
-    )
     add_overrides(parser)
-    parser.set_defaults(command=run)
-    teach(
-        parser,
-        "coming-from-astraflow.md",
-        "compat raas run.toml compat.toml --directory runs/mine --dataflow http://127.0.0.1:19100",
-    )
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Serve until the run ends, or Ctrl-C."""
-    from astraflow_contrib_compat.serving import serve
-
-    return serve(arguments)

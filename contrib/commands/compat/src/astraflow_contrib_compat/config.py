@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -29,39 +29,26 @@ class WorkflowTable(ConfigModel):
     )
 
 
-class CompatConfig(ConfigModel):
-    """The keys of the file."""
+class DoorConfig(ConfigModel):
+    """Keys of both directions."""
 
     listen: str = Field(
-        "127.0.0.1:8000", description="HOST:PORT where RaaS register; port 0: any that is free."
+        "127.0.0.1:8000", description="HOST:PORT for the other side; port 0: any that is free."
     )
     advertise: str = Field(
-        "", description="Host by which RaaS reach this process for weights; empty: that of listen."
+        "", description="Host by which the other side reaches this process; empty: that of listen."
     )
-    key_file: Path = Field(description="File with the key of the RaaS; it is written if absent.")
+    key_file: Path = Field(
+        description="File with the key of the other side; it is written if absent."
+    )
     workflow: WorkflowTable
     models: dict[str, str] = Field(
         {}, description="Policy → id of its model; empty: model0, model1 … in the run's order."
     )
-    submission: Literal["group", "episode"] = Field(
-        "group", description="What one submission is: all episodes of a task, or one of them."
-    )
-    evaluation: Literal["windows", "submit"] = Field(
-        "windows",
-        description="How evaluation tasks are submitted: by the five optional endpoints, or as others.",
-    )
     max_body_mb: Annotated[int, Field(ge=1, le=256)] = Field(
-        32, description="Most megabytes of an answer."
-    )
-    call_s: Seconds = Field(30.0, description="Longest time of a call but those below.")
-    ready_s: Seconds = Field(120.0, description="Longest time until a RaaS is ready.")
-    heartbeat_s: Seconds = Field(
-        10.0, description="Time between two GET /status; two that fail end its registration."
+        32, description="Most megabytes of a pickle."
     )
     weights_s: Seconds = Field(600.0, description="Longest time of one update of the weights.")
-    poll_s: Seconds = Field(0.1, description="Time between two calls of /pull.")
-    shutdown: bool = Field(True, description="Whether RaaS are shut down at the end of the run.")
-    max_raas: PositiveInt = Field(64, description="Most RaaS at a time.")
 
     @field_validator("models")
     @classmethod
@@ -81,7 +68,46 @@ class CompatConfig(ConfigModel):
         return dict(self.models)
 
 
-def read_compat(file: Path) -> CompatConfig:
+class CompatConfig(DoorConfig):
+    """Keys of ``compat raas``: RaaS of the public protocol for our dataflow."""
+
+    submission: Literal["group", "episode"] = Field(
+        "group", description="What one submission is: all episodes of a task, or one of them."
+    )
+    evaluation: Literal["windows", "submit"] = Field(
+        "windows",
+        description="How evaluation tasks are submitted: by the five optional endpoints, or as others.",
+    )
+    call_s: Seconds = Field(30.0, description="Longest time of a call but those below.")
+    ready_s: Seconds = Field(120.0, description="Longest time until a RaaS is ready.")
+    heartbeat_s: Seconds = Field(
+        10.0, description="Time between two GET /status; two that fail end its registration."
+    )
+    poll_s: Seconds = Field(0.1, description="Time between two calls of /pull.")
+    shutdown: bool = Field(True, description="Whether RaaS are shut down at the end of the run.")
+    max_raas: PositiveInt = Field(64, description="Most RaaS at a time.")
+
+
+class DataflowConfig(DoorConfig):
+    """Keys of ``compat dataflow``: our RaaS for a dataflow of the public protocol."""
+
+    raas_listen: str = Field(
+        "127.0.0.1:0", description="HOST:PORT where our RaaS reach this process."
+    )
+    register_at: str = Field(
+        "", description="URL of the public dataflow, to register there; empty: somebody else does."
+    )
+    uid: str = Field("astraflow", description="Name to register with.")
+    gpu_count: Annotated[int, Field(ge=0)] = Field(0, description="GPUs to register with.")
+    tensors: bool = Field(
+        True, description="Send arrays as tensors of PyTorch; false: as NumPy arrays."
+    )
+
+
+C = TypeVar("C", bound=DoorConfig)
+
+
+def read_compat(file: Path, kind: type[C]) -> C:
     """The file's contents; raises :class:`ConfigError` with every problem. ``key_file`` starts from the file."""
     try:
         raw = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -90,7 +116,7 @@ def read_compat(file: Path) -> CompatConfig:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError([f"it is not TOML: {error}"], str(file)) from error
     try:
-        config = CompatConfig.model_validate(raw)
+        config = kind.model_validate(raw)
     except ValidationError as error:
         lines = [
             f"{'.'.join(map(str, each['loc'])) or 'the file'}: {each['msg']}"

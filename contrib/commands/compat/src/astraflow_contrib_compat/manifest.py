@@ -10,12 +10,18 @@ ASTRAFLOW_API = (1, 0)
 
 @hookimpl
 def astraflow_commands() -> list[Command]:
-    """The command ``compat raas``."""
+    """The commands ``compat raas`` and ``compat dataflow``."""
     return [
         Command(
             name="compat raas",
             summary="let rollout services work for a run that speak the protocol of the public AstraFlow",
             group="start a run",
-            target="astraflow_contrib_compat.command:add_arguments",
-        )
+            target="astraflow_contrib_compat.command:add_raas",
+        ),
+        Command(
+            name="compat dataflow",
+            summary="let RaaS of a run work for a dataflow that speaks the protocol of the public AstraFlow",
+            group="start a run",
+            target="astraflow_contrib_compat.command:add_dataflow",
+        ),
     ]

@@ -42,7 +42,7 @@ def serve(arguments: argparse.Namespace) -> int:
         raise UserError(
             f"the dataflow's address is {url!r}: give --dataflow http://HOST:PORT, or set {DATAFLOW}"
         )
-    token, compat = read_token(arguments.token_file), read_compat(arguments.compat)
+    token, compat = read_token(arguments.token_file), read_compat(arguments.compat, CompatConfig)
     config = load_config(
         arguments.file,
         arguments.overrides,
@@ -105,11 +105,19 @@ async def _serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
         address.write_text(json.dumps({"url": server.url, "pid": os.getpid()}))
-        shown = server.url if is_loopback(place[0]) else f"http://{run.shown}:{server.port}"
-        print_line(f"RaaS register at {shown}/$(cat {key_file})")
+        base = say_where(server, place[0], run.config.advertise)
+        print_line(f"RaaS register at {base}/$(cat {key_file})")
         waits = [asyncio.create_task(each.wait()) for each in (stopped, pool.ended)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         await pool.close()
         for each in waits:
             each.cancel()
     return 0
+
+
+def say_where(server: Server, host: str, advertise: str) -> str:
+    """The address by which others reach a server."""
+    if not advertise or is_loopback(host):
+        return server.url
+    shown = f"[{advertise}]" if ":" in advertise else advertise
+    return f"http://{shown}:{server.port}"

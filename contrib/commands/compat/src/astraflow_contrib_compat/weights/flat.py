@@ -17,7 +17,7 @@ DELTA_HEAD = struct.Struct("<QHHi")
 WIDE_INDICES = 1
 """Flag of a delta whose indices have 64 bits."""
 _PIECE_WORDS = 1 << 22
-_TORCH = {
+TORCH = {
     "F64": "torch.float64", "F32": "torch.float32", "F16": "torch.float16", "BF16": "torch.bfloat16",
     "I64": "torch.int64", "I32": "torch.int32", "I16": "torch.int16", "I8": "torch.int8", "U8": "torch.uint8",
     "BOOL": "torch.bool", "F8_E4M3": "torch.float8_e4m3fn", "F8_E5M2": "torch.float8_e5m2",
@@ -43,7 +43,7 @@ class FlatWeights:
         header.pop("__metadata__", None)
         entries = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
         tensors = tuple(
-            (name, tuple(entry["shape"]), _TORCH[entry["dtype"]]) for name, entry in entries
+            (name, tuple(entry["shape"]), TORCH[entry["dtype"]]) for name, entry in entries
         )
         length = Path(source.path).stat().st_size - 8 - size
         return cls(source, 8 + size, length, tensors)
