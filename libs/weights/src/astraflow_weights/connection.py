@@ -26,7 +26,11 @@ _LENGTH = re.compile(r"\d{1,18}")
 
 def set_stall_timeout(connected: socket.socket, seconds: float) -> None:
     """Make a socket blocking, its calls failing with :class:`BlockingIOError` after ``seconds`` in which
-    nothing moved. Unlike Python's own timeouts this needs one system call, not two, to move a block."""
+    nothing moved. Unlike Python's own timeouts this needs one system call, not two, to move a block. One with TLS has
+    those: it raises :class:`TimeoutError`, since ssl would wait on after a blocking call that failed."""
+    if isinstance(connected, ssl.SSLSocket):
+        connected.settimeout(seconds)
+        return
     connected.settimeout(None)
     wait = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6) or 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
@@ -79,10 +83,7 @@ class Connection:
 
     def set_stall_timeout(self, seconds: float) -> None:
         """Let every call fail that gets nothing through for so long."""
-        if self._whole:
-            set_stall_timeout(self.socket, seconds)
-        else:
-            self.socket.settimeout(seconds)
+        set_stall_timeout(self.socket, seconds)
 
     def send(self, method: str, path: str, headers: dict[str, str]) -> None:
         """Send a request without a body."""

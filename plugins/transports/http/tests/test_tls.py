@@ -17,7 +17,8 @@ from astraflow_core.types import Delivery
 from astraflow_testing.tls_files import write_tls
 from astraflow_weights.direct.delivery_server import DeliveryServer, Joining
 from astraflow_weights.fetch import receiver
-from astraflow_weights.publish import fan_out
+from astraflow_weights.publish import fan_out, server
+from astraflow_wire.http.auth import bearer
 from astraflow_wire.http.tls import (
     AUTHORITY,
     CERTIFICATE,
@@ -115,8 +116,8 @@ def test_deliveries_are_asked_for_over_tls(tls: RunTls) -> None:
         raise Refused(409, f"{asked.member} asks for {version}")
 
     give_process(tls)
-    with closing(DeliveryServer("127.0.0.1", "solver", TOKEN, meet)) as server:
-        parts = urlsplit(json.loads(server.where("127.0.0.1"))["ask"])
+    with closing(DeliveryServer("127.0.0.1", "solver", TOKEN, meet)) as desk:
+        parts = urlsplit(json.loads(desk.where("127.0.0.1"))["ask"])
         assert parts.scheme == "https"
         context = client_tls(parts.geturl())
         asking = http.client.HTTPSConnection("127.0.0.1", parts.port, timeout=20, context=context)
@@ -129,3 +130,17 @@ def test_deliveries_are_asked_for_over_tls(tls: RunTls) -> None:
         with closing(plain):
             plain.request("POST", f"{parts.path}/7", body)
             assert plain.getresponse().status == 400
+
+
+def test_an_idle_connection_is_closed(
+    rig: Any, tls: RunTls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "IDLE_S", 0.1)
+    give_process(tls)
+    parts = urlsplit(rig.publisher().endpoints[0])
+    asking = http.client.HTTPSConnection(
+        "127.0.0.1", parts.port, timeout=20, context=tls.client_context()
+    )
+    with closing(asking):
+        asking.request("GET", "/v1/weights/solver/1/manifest", None, bearer(TOKEN))
+        assert asking.getresponse().read() and asking.sock.recv(1) == b""

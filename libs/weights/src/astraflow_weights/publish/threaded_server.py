@@ -37,7 +37,8 @@ _log = logging.getLogger(__name__)
 class ThreadedServer(socketserver.ThreadingTCPServer):
     """Listens from construction on, in threads of its own, until :meth:`close`. ``who`` is for errors and the log.
 
-    With the TLS of this process it speaks HTTPS only. Raises :class:`UserError` if it cannot listen, or shall do so without a ``token`` beyond loopback.
+    With the TLS of this process it speaks HTTPS only. Raises :class:`UserError` if it cannot listen, or shall do so
+    without a ``token`` beyond loopback.
     """
 
     daemon_threads = True

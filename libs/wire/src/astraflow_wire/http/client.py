@@ -30,7 +30,7 @@ from astraflow_wire.decoding import from_json
 from astraflow_wire.host.active_clock import active_time
 from astraflow_wire.host.disk import LONGEST_WAIT_S
 from astraflow_wire.http.auth import bearer
-from astraflow_wire.http.tls import RunTls, UntrustedPeer, client_tls, explained, looked_at
+from astraflow_wire.http.tls import RunTls, UntrustedPeer, client_tls, why_untrusted
 from astraflow_wire.messages import Message, decode, encode
 
 if TYPE_CHECKING:
@@ -225,9 +225,8 @@ class SyncClient:
             try:
                 status, content = self._request(method, path, body, try_s)
             except (OSError, HTTPException) as error:
-                problem = explained(error, self.base_url, self._tls)
-                if problem is None and self._context is not None and not self._reached:
-                    problem = looked_at(self.base_url, self._tls)
+                ended = isinstance(error, ConnectionError)
+                problem = why_untrusted(error, self.base_url, self._tls, ended, self._reached)
                 if problem is not None:
                     raise UntrustedPeer(problem) from error
                 attempts.trouble = f"{type(error).__name__}: {error}"
@@ -311,9 +310,10 @@ class AsyncClient:
             try:
                 status, content = await self._request(method, path, body, try_s)
             except (self._aiohttp.ClientError, TimeoutError) as error:
-                problem = await asyncio.to_thread(explained, error.__cause__, self.base_url)
-                if problem is None and self._context is not None and not self._reached:
-                    problem = await asyncio.to_thread(looked_at, self.base_url)
+                ended = isinstance(error, self._aiohttp.ServerDisconnectedError)
+                problem = await asyncio.to_thread(
+                    why_untrusted, error.__cause__, self.base_url, None, ended, self._reached
+                )
                 if problem is not None:
                     raise UntrustedPeer(problem) from error
                 attempts.trouble = f"{type(error).__name__}: {error}"

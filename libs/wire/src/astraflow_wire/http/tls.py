@@ -181,6 +181,20 @@ def _of_own_certificate(url: str, tls: RunTls | None, reason: str) -> str:
     return f"{url} does not accept our certificate {tls.certificate} ({reason}): {_NEW}, of the authority of that run"
 
 
+def why_untrusted(
+    error: BaseException | None, url: str, tls: RunTls | None, ended: bool, reached: bool
+) -> str | None:
+    """Why a call of ``url`` failed for good; ``None`` if another attempt may help. ``ended``: the server ended the connection.
+    Once a server was ``reached``, only another certificate is such a reason: a damaged record passes."""
+    if reached:
+        return (
+            explained(error, url, tls) if isinstance(error, ssl.SSLCertVerificationError) else None
+        )
+    found = explained(error, url, tls)
+    refused = isinstance(error, ConnectionRefusedError)
+    return looked_at(url, tls) if found is None and ended and not refused else found
+
+
 def looked_at(url: str, tls: RunTls | None = None) -> str | None:
     """What :func:`explained` says after another connection to ``url`` that sends nothing. Why a client certificate was refused is
     often lost: TLS 1.3 tells it after the handshake, a server that closes with a request unread resets the connection, and
