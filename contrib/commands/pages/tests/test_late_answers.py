@@ -16,6 +16,7 @@ from astraflow_contrib_pages.running_run import RunningRun
 from astraflow_contrib_pages.runs_folder import RunsFolder
 
 DEADLINE_S = 20.0
+WEIGHTS = {"count": 0, "versions": [], "serving": [], "deltas": {}}
 POOL = {"waits": [], "audit": [], "scope": "full"}
 
 
@@ -147,6 +148,33 @@ def test_waits_are_lines_of_the_map_with_the_numbers_of_the_table(
     assert "dataflow waits 3.0 s for raas-1: reason 2" in said
     rows = page.get_by_role("table", name="waits").get_by_role("row")
     expect(rows.nth(3)).to_contain_text("3dataflowraas-1reason 2")
+
+
+@pytest.mark.backend
+def test_a_page_says_how_much_of_the_journal_is_read_and_asks_until_it_is(
+    opened: Callable[[Callable[[Route], None]], Page],
+) -> None:
+    held: list[Route] = []
+    page = opened(lambda route: route.fulfill(json={**POOL, "status": {"live": False}}))
+    weights = "**/api/runs/one/weights"
+    page.route(weights, lambda route: held.append(route))
+    said = page.get_by_text("of it are read so far")
+
+    def answer(share: float) -> None:
+        while not held:  # the request is known before its route
+            page.evaluate("0")
+        held.pop().fulfill(json={**WEIGHTS, "share": share})
+
+    with page.expect_request(weights):
+        page.get_by_role("link", name="Weights").click()
+    for share, text in ((0.25, "25.0 %"), (0.5, "50.0 %")):
+        with page.expect_request(weights):  # the next one
+            answer(share)
+        expect(said).to_contain_text(text)
+    answer(1)
+    expect(said).to_have_count(0)
+    expect(page.get_by_text("No version was announced yet")).to_be_visible()
+    assert held == []
 
 
 MOVED = """
