@@ -14,6 +14,7 @@ from served_runs import serving, write_run
 from astraflow_contrib_pages import routes
 from astraflow_contrib_pages.running_run import RunningRun
 from astraflow_contrib_pages.runs_folder import RunsFolder
+from astraflow_core.errors import DeadlineExceeded, Refused
 
 DEADLINE_S = 20.0
 WEIGHTS = {"count": 0, "versions": [], "serving": [], "deltas": {}}
@@ -60,6 +61,27 @@ def test_an_answer_of_before_an_action_is_not_given_after_it(tmp_path: Path) -> 
         thread.join(DEADLINE_S)
         assert not thread.is_alive()
     assert running.ask("status") == {"done": True}
+
+
+def test_a_dataflow_that_is_late_is_waited_for_once_by_all(tmp_path: Path) -> None:
+    write_run(tmp_path, "one")
+    asked: list[str] = []
+
+    class Late(Dataflow):
+        def get_json(self, path: str, deadline_s: float) -> dict[str, bool]:
+            asked.append(path)
+            raise DeadlineExceeded("dataflow", "its answer", deadline_s)
+
+    running = RunningRun(RunsFolder(tmp_path).run("one"), "a-token-of-this-run")
+    running._client = Late  # type: ignore[method-assign, assignment]
+    for _ in range(3):
+        with pytest.raises(Refused, match="does not answer") as refused:
+            running.ask("status")
+        assert refused.value.status == 503
+    assert asked == ["/v1/status"]
+    with pytest.raises(Refused):
+        running.ask("waits")
+    assert len(asked) == 2
 
 
 def test_a_view_that_hangs_is_answered_and_holds_nobody_up(

@@ -36,7 +36,7 @@ from astraflow_wire.status import read_status
 ASK_S = 3.0
 ACT_S = 30.0
 FRESH_S = 1.0
-"""How long an answer is given again, however many look at it."""
+"""How long an answer, or that there was none, is given again, however many look at it."""
 
 
 class RunningRun:
@@ -52,14 +52,19 @@ class RunningRun:
         with self._lock:
             asked, answer = self._answers.get(view, (-FRESH_S, None))
             if time.monotonic() - asked < FRESH_S:
+                if isinstance(answer, Refused):
+                    raise answer
                 return answer
             with closing(self._client()) as client:
                 try:
                     answer = client.get_json(f"/v1/{view}", deadline_s=ASK_S)
                 except (DeadlineExceeded, WireError, UserError) as error:
-                    raise Refused(
+                    # Whoever has waited for this answer meanwhile is not to wait as long once more.
+                    refused = Refused(
                         503, f"the dataflow of {self.run.name} does not answer: {error}"
-                    ) from error
+                    )
+                    self._answers[view] = (time.monotonic(), refused)
+                    raise refused from error
             self._answers[view] = (time.monotonic(), answer)
             return answer
 
