@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import dev
@@ -26,7 +25,6 @@ from pages.workspace_catalog import catalog
 from pydantic import BaseModel
 from workspace import HEAVY, ROOT, components, tracked_files, tree_of
 
-from astraflow_core import types
 from astraflow_core.capabilities import CAPABILITIES
 from astraflow_core.catalog import Catalog
 from astraflow_core.config.models import ComponentTable, RunConfig
@@ -148,28 +146,6 @@ def test_pages_are_made_alike_in_every_process_and_without_a_backend() -> None:
     ]
     assert told[0] == told[1]
     assert told[0][1:] == [""], f"imported for documents: {told[0][1]}"
-
-
-def test_every_field_of_what_a_plugin_gets_is_described_with_its_type() -> None:
-    """By the classes themselves, which the page does not import."""
-    described = (ROOT / "docs" / "api" / "core.md").read_text(encoding="utf-8")
-    classes = {c for c in vars(types).values() if isinstance(c, type) and is_dataclass(c)}
-    assert {types.Batch, types.GroupSummary, types.LossInputs, types.Verdict} < classes
-    for each in classes:
-        part = re.split(
-            r"^##", described.partition(f"\n### {each.__name__}\n")[2], maxsplit=1, flags=re.M
-        )[0]
-        rows = re.findall(r"^\| `(\w+)` \| `.+?` \|", part, re.MULTILINE)
-        own = {f.name for f in fields(each)} & set(vars(each).get("__annotations__", ()))
-        assert own and own <= set(rows), each
-    assert (
-        "| `group_size` | `npt.NDArray[np.int32]` |  | `[R]` sequences that the policy has"
-        in described
-    )
-    assert (
-        "- `generate(" not in described
-        and "- `async generate(request: GenerateRequest)" in described
-    )
 
 
 def test_every_hook_has_a_heading_with_its_arguments() -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
+import dev
 import surface
 
 from pages.decisions import slug
@@ -81,12 +85,24 @@ def _of_owner(owner: str, modules: list[str]) -> str:
                 parts += [f"### {name}", *_of_class(name, node)]
             elif isinstance(node, Function):
                 parts += [f"### {name}", _block(name, node), _text(ast.get_docstring(node))]
-    return page(
+    text = page(
         f"# {owner}: the public names",
         GENERATED,
         f"From the docstrings of `{owner}`. [Public names](../api.md) has the stability of each name, and the plugin API that brought it.",
         *parts,
     )
+    return _formatted(text, dev.ROOT / "docs" / "api" / f"{page_of(owner)}.md")
+
+
+def _formatted(text: str, file: Path) -> str:
+    """A page whose signatures are formatted as all code of the repository."""
+    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(file), "-"]
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, cwd=dev.ROOT, timeout=60, check=False
+    )
+    if done.returncode:
+        raise dev.Failure(f"ruff format of {file.name}: {done.stderr}")
+    return done.stdout
 
 
 def _definitions(module: str) -> Iterator[tuple[str, ast.stmt]]:

@@ -30,7 +30,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     making.add_argument(
         "reports",
         metavar="REPORTS",
-        help="folder of reports or wheels, or URL of a simple index, as pip's --index-url",
+        help="folder of reports or wheels, or URL of a simple index, from which pip can install",
     )
     making.add_argument(
         "--distribution",
@@ -47,7 +47,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         making,
         "write-a-plugin.md",
         "plugins index reports --out index",
-        "plugins index https://pypi.org/simple --distribution astraflow-plugin-brevity --out index",
+        "plugins index https://example.org/simple --distribution astraflow-plugin-brevity --out index",
     )
     searching = commands.add_parser("search", help="search an index of plugins")
     searching.add_argument(
