@@ -64,6 +64,23 @@ class RouterRecorder:
             self._chosen.append(outputs[2])
 
 
+def recorded_experts(
+    routed: RoutedExperts, layers: int, experts: int, top_k: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What is to be imposed of ``routed`` ``[inputs, layers, top_k]``: int64 of this shape, and which inputs are recorded,
+    bool ``[inputs, 1]``, or ``None`` if all are. :class:`UserError` unless they are of a model of ``layers`` layers, each with
+    ``experts`` experts, that chooses ``top_k``; 0 of each if it has none."""
+    recorded = (routed != not_recorded(routed.dtype)).all((1, 2))
+    largest = int(routed[recorded].max(initial=0))
+    if routed.shape[1:] != (layers, top_k) or largest >= max(1, experts):
+        raise UserError(
+            f"recorded experts of {routed.shape[1]} layers, {routed.shape[2]} of each and up to number {largest}, do not "
+            f"fit the model, which has {layers} layers with {experts} experts and chooses {top_k}"
+        )
+    ids = torch.from_numpy(routed.astype(np.int64))
+    return ids, None if recorded.all() else torch.from_numpy(recorded)[:, None]
+
+
 class RouterReplay:
     """Imposes recorded choices on the routers of a model. A copy of the model has its own, which imposes nothing."""
 
@@ -77,25 +94,15 @@ class RouterReplay:
 
     def impose(self, routed: RoutedExperts | None, device: torch.device) -> None:
         """From the next forward pass on, and when its activations are computed again: on input ``i`` of all inputs
-        the experts ``routed[i]`` ``[layers, top_k]``; ``None``, or a token that nobody recorded: the router's own.
+        the experts ``routed[i]`` ``[layers, top_k]``; ``None``, or a token without a record: the router's own.
 
         :class:`UserError` if they are not of this model."""
         if routed is None:
             for each in self._imposed:
                 each.clear()
             return
-        recorded = (routed != not_recorded(routed.dtype)).all((1, 2))
-        largest = int(routed[recorded].max(initial=0))
-        if routed.shape[1:] != (len(self._imposed), self._top_k) or largest >= max(
-            1, self._experts
-        ):
-            raise UserError(
-                f"recorded experts of {routed.shape[1]} layers, {routed.shape[2]} of each and up to number {largest}, do not "
-                f"fit the model, which has {len(self._imposed)} layers with {self._experts} experts and chooses "
-                f"{self._top_k}"
-            )
-        ids = torch.from_numpy(routed.astype(np.int64)).to(device)
-        which = None if recorded.all() else torch.from_numpy(recorded).to(device)[:, None]
+        ids, which = recorded_experts(routed, len(self._imposed), self._experts, self._top_k)
+        ids, which = ids.to(device), None if which is None else which.to(device)
         for layer, each in enumerate(self._imposed):
             each.set(ids[:, layer], which)
 

@@ -27,10 +27,12 @@ from transformers import (
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.types import Batch, ComponentContext, Ranks, RunInfo
+from astraflow_core.types.generation import not_recorded
 
 NO_CUDA = pytest.mark.skipif(
     torch.cuda.is_available(), reason="the stand-in for CUDA is refused where there is a device"
 )
+EXPERTS, TOP_K, LAYERS = 4, 2, 2
 VOCABULARY = 29
 """Odd, so that tensor parallel ranks hold padding."""
 STEPS = 5
@@ -63,7 +65,7 @@ def write_model(folder: Path, kind: str, shard_size: str = "1GB") -> Path:
         "vocab_size": VOCABULARY,
         "hidden_size": 32,
         "intermediate_size": 48,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": LAYERS,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": 16,
@@ -76,7 +78,11 @@ def write_model(folder: Path, kind: str, shard_size: str = "1GB") -> Path:
     if kind == "qwen3":
         model = Qwen3ForCausalLM(Qwen3Config(**sizes))
     elif kind == "qwen3_moe":
-        experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+        experts = {
+            "num_experts": EXPERTS,
+            "num_experts_per_tok": TOP_K,
+            "moe_intermediate_size": 24,
+        }
         model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **experts, norm_topk_prob=True))
     elif kind == "qwen2":
         del sizes["head_dim"]
@@ -132,6 +138,16 @@ def make_batch(seed: int, groups: int = 3, each: int = 4) -> Batch:
     return batch.take(np.array([1])) if seed == LONELY else batch
 
 
+def with_experts(batch: Batch) -> Batch:
+    """The batch with recorded experts, other ones than the routers choose; the second row, if there is one, has none."""
+    rng = np.random.default_rng(len(batch.tokens))
+    order = np.argsort(rng.random((len(batch.tokens), LAYERS, EXPERTS)), -1)
+    routed = order[..., :TOP_K].astype(np.uint8)
+    if len(batch) > 1:
+        routed[batch.offsets[1] : batch.offsets[2]] = not_recorded(routed.dtype)
+    return replace(batch, routed_experts=routed)
+
+
 def as_of_two_replicas(checkpoint: Path, lost: int = 0) -> None:
     """Cut what one rank saved into what two replicas would have, somewhere within each parameter; the second
     without ``lost`` of its first elements."""
@@ -180,9 +196,9 @@ class Course:
         self.algorithm = component(Kind.ALGORITHM, algorithm, ALGORITHMS[algorithm], folder, ranks)
         self.trainer.setup(model, STEPS, self.algorithm.needs)
 
-    def sampled(self, seed: int) -> Batch:
-        """A batch as if the current model had sampled it a while ago."""
-        batch = make_batch(seed)
+    def sampled(self, seed: int, routed: bool = False) -> Batch:
+        """A batch as if the current model had sampled it a while ago, with recorded experts if it is ``routed``."""
+        batch = with_experts(make_batch(seed)) if routed else make_batch(seed)
         noise = np.random.default_rng(seed).normal(0, 0.1, len(batch.tokens))
         logprobs = self.trainer.logprobs(batch, "current") + noise.astype(np.float32)
         return replace(batch, logprobs=np.where(batch.loss_mask, logprobs, 0).astype(np.float32))

@@ -26,11 +26,12 @@ Keys = dict[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """A model, and what it is trained with, by every trainer alike."""
+    """A model, and what it is trained with, by every trainer alike; ``routed``: batches have recorded experts."""
 
     model: str
     algorithm: str = "grpo"
     keys: Keys = field(default_factory=dict)
+    routed: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ KINDS = {
     "llama": Kind("llama"),
     "critic": Kind("qwen3", "ppo"),
     "experts": Kind("qwen3_moe"),
+    "routed": Kind("qwen3_moe", routed=True),
     "adapters": Kind("llama", keys={"lora_rank": 3, "lora_alpha": 5.0}),
 }
 REPLICAS: Keys = {}
@@ -54,6 +56,7 @@ TENSOR: Keys = {"tensor_parallel": 2}
 SEQUENCE: Keys = {"tensor_parallel": 2, "sequence_parallel": True}
 PIPELINE: Keys = {"pipeline_parallel": 2}
 EXPERT: Keys = {"expert_parallel": 2}
+RECOMPUTED: Keys = {"gradient_checkpointing": True}
 LAUNCHES: dict[int, tuple[Case, ...]] = {
     2: (
         Case("qwen3", TENSOR, PIPELINE),
@@ -62,7 +65,7 @@ LAUNCHES: dict[int, tuple[Case, ...]] = {
         Case("qwen3", PIPELINE, REPLICAS),
         Case("llama", PIPELINE, TENSOR),
         Case("critic", PIPELINE, TENSOR),
-        Case("experts", PIPELINE, EXPERT),
+        Case("routed", PIPELINE | RECOMPUTED, EXPERT),
         Case("qwen3", REPLICAS, TENSOR),
         Case("llama", REPLICAS, PIPELINE),
         Case("experts", EXPERT, REPLICAS),
@@ -75,7 +78,7 @@ LAUNCHES: dict[int, tuple[Case, ...]] = {
         Case("qwen3", TENSOR, PIPELINE),
         Case("llama", SEQUENCE, TENSOR | PIPELINE),
         Case("adapters", SEQUENCE, SEQUENCE | PIPELINE),
-        Case("experts", EXPERT | PIPELINE, EXPERT),
+        Case("routed", EXPERT | PIPELINE, EXPERT),
     ),
 }
 """By number of ranks, which all cases of a launch share: to import everything takes longer than a case."""
@@ -93,8 +96,10 @@ def write_reference(folder: Path) -> Path:
         model = write_model(folder / name / "model", kind.model)
         course = Course("torch", kind.keys, model, folder, algorithm=kind.algorithm)
         start_adapters(course)
-        batches = [course.sampled(n) for n in range(STEPS)]
+        batches = [course.sampled(n, kind.routed) for n in range(STEPS)]
         behaviour: dict[str, Any] = {str(n): b.logprobs for n, b in enumerate(batches)}
+        if kind.routed:
+            behaviour |= {f"routed/{n}": b.routed_experts for n, b in enumerate(batches)}
         np.savez(folder / name / "behaviour.npz", **behaviour)
         found: dict[str, Any] = {}
         norms, losses = [], []
@@ -107,7 +112,6 @@ def write_reference(folder: Path) -> Path:
             losses.append(metrics["loss"])
             found |= of_step(course, number)
         found |= {"norms": norms, "losses": losses}
-        found["final"] = course.trainer.logprobs(batches[0], "current")
         found |= {f"after/{tensor}": value for tensor, value in course.weights().items()}
         np.savez(folder / name / "expected.npz", **found)
         course.trainer.close()

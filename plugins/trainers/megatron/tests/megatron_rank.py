@@ -44,7 +44,14 @@ class Shown:
     def __init__(self, folder: Path, case: dict[str, Any], ranks: Ranks) -> None:
         self.folder, self.case, self.ranks = folder, case, ranks
         behaviour = np.load(folder / "behaviour.npz")
-        self.batches = [replace(make_batch(n), logprobs=behaviour[str(n)]) for n in range(STEPS)]
+        self.batches = [
+            replace(
+                make_batch(n),
+                logprobs=behaviour[str(n)],
+                routed_experts=behaviour.get(f"routed/{n}"),
+            )
+            for n in range(STEPS)
+        ]
 
     @contextmanager
     def course(self, keys: str = "keys") -> Iterator[Course]:
@@ -98,7 +105,8 @@ class Shown:
             self.sharded(course)
         self.make("left", course)
         course.trainer.save_model(self.folder / "left")
-        found["final"] = course.trainer.logprobs(self.batches[0], "current")
+        free = replace(self.batches[0], routed_experts=None)
+        found["final"] = course.trainer.logprobs(free, "current")
         return found
 
     def sharded(self, course: Course) -> None:

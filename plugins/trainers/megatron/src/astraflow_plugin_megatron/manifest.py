@@ -29,6 +29,7 @@ def astraflow_trainers() -> list[Component]:
                     "reshard",
                     "sharded_export",
                     "lora",
+                    "router_replay",
                 }
             ),
         )

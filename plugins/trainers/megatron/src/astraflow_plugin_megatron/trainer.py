@@ -6,6 +6,7 @@ import contextlib
 import math
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -114,6 +115,8 @@ class MegatronTrainer:
         self, batch: Batch, model: Literal["current", "reference"]
     ) -> npt.NDArray[np.float32]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`; complete on every rank."""
+        if model == "reference":
+            batch = replace(batch, routed_experts=None)  # another model makes its own choices
         if model == "reference" and self._bare_is_reference:
             with adapters_off(self._policy):
                 return self.logprobs(batch, "current")

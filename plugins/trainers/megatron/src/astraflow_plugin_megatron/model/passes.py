@@ -121,6 +121,7 @@ def _run(
             batch.temperature,
             vocabulary,
             wanted,
+            micro.routed,
         )
         return outputs, partial(finish, micro)
 

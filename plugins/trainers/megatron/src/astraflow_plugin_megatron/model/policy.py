@@ -17,10 +17,12 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from astraflow_core.types.generation import RoutedExperts
 from astraflow_plugin_megatron.architecture import Architecture
 from astraflow_plugin_megatron.config import MegatronConfig
 from astraflow_plugin_megatron.model.logprobs import token_logprobs
 from astraflow_plugin_megatron.model.norms import with_norms
+from astraflow_plugin_megatron.model.routing import StageRouterReplay
 from astraflow_plugin_megatron.ranks import Mesh
 from astraflow_plugin_megatron.weights.folder import load_folder
 
@@ -42,6 +44,7 @@ class PolicyModel(GPTModel):  # type: ignore[misc]
     Megatron-Core are given one, or each would make its own."""
 
     causal_layers = False
+    replay: StageRouterReplay
 
     def forward(
         self,
@@ -51,12 +54,15 @@ class PolicyModel(GPTModel):  # type: ignore[misc]
         temperature: float,
         vocabulary: int,
         wanted: Wanted,
+        routed: RoutedExperts | None = None,
     ) -> torch.Tensor:
         """The next stage's input ``[T, B, H]`` (with sequence parallelism its share of the positions) or, of the
         last stage, a row ``[n]`` in float32 for each that is ``wanted``: what :func:`~astraflow_plugin_megatron.model.logprobs.token_logprobs` gives for ``targets`` (int64
         ``[n]``), predicted by the hidden states ``states`` (int64 ``[n]``, counted over ``B · T``) of
-        ``input_ids`` (int64 ``[B, T]``), and the values of these states."""
+        ``input_ids`` (int64 ``[B, T]``), and the values of these states. ``routed`` ``[B · T, layers, top_k]``: recorded
+        experts of the inputs, which are imposed."""
         length = input_ids.shape[1]
+        self.replay.impose(routed, len(input_ids), input_ids.device)
         if self.config.sequence_parallel:
             missing = -length % self.config.tensor_model_parallel_size
             input_ids = torch.nn.functional.pad(input_ids, (0, missing))
@@ -147,6 +153,7 @@ def build(folder: Path, arch: Architecture, config: MegatronConfig, mesh: Mesh) 
         **scaling,
     )
     model.causal_layers = fused
+    model.replay = StageRouterReplay(model.decoder.layers, arch, config.gradient_checkpointing)
     if config.sequence_parallel and mesh.last_stage:
         # Its input is chosen from all positions: whole on each rank.
         model.output_layer.sequence_parallel = False
