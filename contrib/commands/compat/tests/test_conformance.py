@@ -23,6 +23,12 @@ class TestCompatDataflowCommand(CommandConformance):
         return "compat dataflow"
 
 
+class TestCompatTrainerCommand(CommandConformance):
+    @pytest.fixture
+    def command(self) -> str:
+        return "compat trainer"
+
+
 WORKFLOW = "key_file = 'k'\n[workflow]\nworkflow_cls = 'rlvr'\n"
 
 

@@ -241,6 +241,7 @@ def test_a_task_that_does_not_end_and_a_lease_that_is_lost(setting: Callable[...
     play(setting(), script)
 
 
+@pytest.mark.slow
 def test_one_that_disappears_gives_its_leases_back(setting: Callable[..., Setting]) -> None:
     """A process of its own, which ends in the middle of a submission. Another one goes on meanwhile."""
 
@@ -315,6 +316,7 @@ def test_an_evaluation_has_a_window_and_its_version(setting: Callable[..., Setti
     play(setting(), script)
 
 
+@pytest.mark.slow
 def test_weights_of_a_lost_journal_are_discarded(setting: Callable[..., Setting]) -> None:
     async def script(it: Setting) -> None:
         it.announce(0)
@@ -362,6 +364,7 @@ def test_the_door_needs_its_key_and_a_sound_body(setting: Callable[..., Setting]
     play(setting(), script)
 
 
+@pytest.mark.slow
 def test_one_that_registers_again_replaces_itself(setting: Callable[..., Setting]) -> None:
     async def script(it: Setting) -> None:
         it.announce(0)

@@ -21,10 +21,11 @@ from astraflow_contrib_compat.ours.contract import RaasContract, contract_app
 from astraflow_contrib_compat.ours.inner import inner_app
 from astraflow_contrib_compat.ours.results import public_result, sampling_of
 from astraflow_contrib_compat.ours.tasks import OwnTasks
-from astraflow_contrib_compat.ours.versions import OwnVersion, OwnVersions, expected_tensors
+from astraflow_contrib_compat.ours.versions import OwnVersion, OwnVersions
 from astraflow_contrib_compat.pickles.decoder import PickleDecoder
 from astraflow_contrib_compat.pickles.encoder import encode_pickle
 from astraflow_contrib_compat.weights.receiver import PublicWeights
+from astraflow_contrib_compat.weights.tensors import expected_tensors
 from astraflow_core.errors import Refused, WeightsError
 from astraflow_weights.publish.publisher import HttpPublisher
 from astraflow_wire import messages

@@ -156,6 +156,7 @@ def test_hostile_pickles_are_refused_by_name(decode: Decode, name: str) -> None:
     assert not Path("went-off").exists()
 
 
+@pytest.mark.slow
 def test_one_that_takes_too_long_is_stopped() -> None:
     """Integers of one hash make a dict of them quadratic."""
     keys = (number * ((1 << 61) - 1) for number in range(1, 30_000))

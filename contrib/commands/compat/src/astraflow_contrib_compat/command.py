@@ -20,9 +20,7 @@ def add_raas(parser: argparse.ArgumentParser) -> None:
         "second file names. It ends with the run."
     )
     _add_common(parser)
-    parser.add_argument(
-        "--dataflow", metavar="URL", help=f"the dataflow (default: environment {DATAFLOW})"
-    )
+    _add_dataflow(parser)
     parser.set_defaults(command=run_raas)
     teach(
         parser,
@@ -43,6 +41,22 @@ def add_dataflow(parser: argparse.ArgumentParser) -> None:
     teach(parser, _PAGE, "compat dataflow run.toml compat.toml --directory runs/mine")
 
 
+def add_trainer(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``compat trainer``."""
+    parser.description = (
+        "Stands between the dataflow of a run and trainers that were written for the public AstraFlow: they get its batches, and "
+        "their versions are published by the run's transports. It ends with the run."
+    )
+    _add_common(parser)
+    _add_dataflow(parser)
+    parser.set_defaults(command=run_trainer)
+    teach(
+        parser,
+        _PAGE,
+        "compat trainer run.toml compat.toml --directory runs/mine --dataflow http://127.0.0.1:19100",
+    )
+
+
 def run_raas(arguments: argparse.Namespace) -> int:
     """Serve until the run ends, or Ctrl-C."""
     from astraflow_contrib_compat.serving import serve
@@ -55,6 +69,19 @@ def run_dataflow(arguments: argparse.Namespace) -> int:
     from astraflow_contrib_compat.ours.serving import serve
 
     return serve(arguments)
+
+
+def run_trainer(arguments: argparse.Namespace) -> int:
+    """Serve until the run ends, or Ctrl-C."""
+    from astraflow_contrib_compat.trainer.serving import serve
+
+    return serve(arguments)
+
+
+def _add_dataflow(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dataflow", metavar="URL", help=f"the dataflow (default: environment {DATAFLOW})"
+    )
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:

@@ -41,7 +41,6 @@ class DoorConfig(ConfigModel):
     key_file: Path = Field(
         description="File with the key of the other side; it is written if absent."
     )
-    workflow: WorkflowTable
     models: dict[str, str] = Field(
         {}, description="Policy → id of its model; empty: model0, model1 … in the run's order."
     )
@@ -71,6 +70,7 @@ class DoorConfig(ConfigModel):
 class CompatConfig(DoorConfig):
     """Keys of ``compat raas``: RaaS of the public protocol for our dataflow."""
 
+    workflow: WorkflowTable
     submission: Literal["group", "episode"] = Field(
         "group", description="What one submission is: all episodes of a task, or one of them."
     )
@@ -91,6 +91,7 @@ class CompatConfig(DoorConfig):
 class DataflowConfig(DoorConfig):
     """Keys of ``compat dataflow``: our RaaS for a dataflow of the public protocol."""
 
+    workflow: WorkflowTable
     raas_listen: str = Field(
         "127.0.0.1:0", description="HOST:PORT where our RaaS reach this process."
     )
@@ -99,6 +100,14 @@ class DataflowConfig(DoorConfig):
     )
     uid: str = Field("astraflow", description="Name to register with.")
     gpu_count: Annotated[int, Field(ge=0)] = Field(0, description="GPUs to register with.")
+    tensors: bool = Field(
+        True, description="Send arrays as tensors of PyTorch; false: as NumPy arrays."
+    )
+
+
+class TrainerConfig(DoorConfig):
+    """Keys of ``compat trainer``: trainers of the public protocol for our dataflow."""
+
     tensors: bool = Field(
         True, description="Send arrays as tensors of PyTorch; false: as NumPy arrays."
     )

@@ -10,7 +10,7 @@ ASTRAFLOW_API = (1, 0)
 
 @hookimpl
 def astraflow_commands() -> list[Command]:
-    """The commands ``compat raas`` and ``compat dataflow``."""
+    """The commands ``compat raas``, ``compat dataflow`` and ``compat trainer``."""
     return [
         Command(
             name="compat raas",
@@ -23,5 +23,11 @@ def astraflow_commands() -> list[Command]:
             summary="let RaaS of a run work for a dataflow that speaks the protocol of the public AstraFlow",
             group="start a run",
             target="astraflow_contrib_compat.command:add_dataflow",
+        ),
+        Command(
+            name="compat trainer",
+            summary="let trainers train a policy of a run that speak the protocol of the public AstraFlow",
+            group="start a run",
+            target="astraflow_contrib_compat.command:add_trainer",
         ),
     ]

@@ -37,11 +37,7 @@ ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
 def serve(arguments: argparse.Namespace) -> int:
     """Serve until the run ends, or a signal; the exit code."""
-    url: str = arguments.dataflow or os.environ.get(DATAFLOW, "")
-    if not url.startswith(("http://", "https://")):
-        raise UserError(
-            f"the dataflow's address is {url!r}: give --dataflow http://HOST:PORT, or set {DATAFLOW}"
-        )
+    url = dataflow_url(arguments)
     token, compat = read_token(arguments.token_file), read_compat(arguments.compat, CompatConfig)
     config = load_config(
         arguments.file,
@@ -121,3 +117,13 @@ def say_where(server: Server, host: str, advertise: str) -> str:
         return server.url
     shown = f"[{advertise}]" if ":" in advertise else advertise
     return f"http://{shown}:{server.port}"
+
+
+def dataflow_url(arguments: argparse.Namespace) -> str:
+    """The address of the run's dataflow."""
+    url: str = arguments.dataflow or os.environ.get(DATAFLOW, "")
+    if not url.startswith(("http://", "https://")):
+        raise UserError(
+            f"the dataflow's address is {url!r}: give --dataflow http://HOST:PORT, or set {DATAFLOW}"
+        )
+    return url

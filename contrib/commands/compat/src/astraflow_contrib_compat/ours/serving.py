@@ -18,11 +18,12 @@ from astraflow_contrib_compat.ours.contract import RaasContract, contract_app
 from astraflow_contrib_compat.ours.inner import inner_app
 from astraflow_contrib_compat.ours.results import public_result
 from astraflow_contrib_compat.ours.tasks import OwnTasks
-from astraflow_contrib_compat.ours.versions import OwnVersion, OwnVersions, expected_tensors
+from astraflow_contrib_compat.ours.versions import OwnVersion, OwnVersions
 from astraflow_contrib_compat.pickles.decoder import PickleDecoder
 from astraflow_contrib_compat.raas.session import enumerate_models
 from astraflow_contrib_compat.serving import ANY, say_where
 from astraflow_contrib_compat.weights.receiver import PublicWeights
+from astraflow_contrib_compat.weights.tensors import expected_tensors
 from astraflow_core.component import Kind
 from astraflow_core.config.load import catalog_of_run, component_context
 from astraflow_core.config.models import RunConfig

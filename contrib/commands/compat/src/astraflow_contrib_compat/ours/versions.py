@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from astraflow_contrib_compat.ours.tasks import OwnTasks
-from astraflow_contrib_compat.weights.flat import TORCH
-from astraflow_contrib_compat.weights.receiver import Layout, PublicWeights
-from astraflow_core.errors import PreflightError, WeightsError
+from astraflow_contrib_compat.weights.receiver import PublicWeights
+from astraflow_contrib_compat.weights.tensors import buffer_tensors, folder_tensors
+from astraflow_core.errors import WeightsError
 from astraflow_core.protocols.transport import Publisher
-from astraflow_core.types import ExportedTensor, Manifest
-from astraflow_core.types.weights import DTYPE_BYTES
+from astraflow_core.types import Manifest
 from astraflow_wire.messages import AnnouncementMessage
-from astraflow_wire.model_files.tensor_file import read_specs
 
 log = logging.getLogger("astraflow.compat")
-NAMES = {torch.removeprefix("torch."): name for name, torch in TORCH.items()}
 
 
 @dataclass
@@ -65,7 +59,7 @@ class OwnVersions:
             try:
                 layout, buffer, mode = await own.weights.pull(endpoint, version)
                 manifest = await asyncio.to_thread(
-                    own.publisher.publish, version, _tensors(layout, buffer)
+                    own.publisher.publish, version, buffer_tensors(layout, buffer)
                 )
             except WeightsError as error:
                 log.warning("version %d of %s was not taken: %s", version, own.policy, error)
@@ -101,32 +95,3 @@ class OwnVersions:
         for own in self.policies.values():
             await own.weights.close()
             await asyncio.to_thread(own.publisher.close)
-
-
-def expected_tensors(model: Path) -> tuple[dict[str, tuple[tuple[int, ...], str]], int]:
-    """Name → shape and type of the tensors in a model's folder, and their bytes."""
-    found, length = {}, 0
-    for tensor in folder_tensors(model):
-        found[tensor.name] = tensor.shape, TORCH[tensor.dtype].removeprefix("torch.")
-        length += len(tensor.data)
-    return found, length
-
-
-def folder_tensors(model: Path) -> Iterator[ExportedTensor]:
-    """The tensors of a model's folder."""
-    files = sorted(model.glob("*.safetensors"))
-    if not files:
-        raise PreflightError(f"{model} has no *.safetensors file: version 0 would be nothing")
-    for path in files:
-        mapped = np.memmap(path, np.uint8, "r")
-        for spec in read_specs(mapped.data):
-            yield ExportedTensor(spec.name, spec.dtype, spec.shape, mapped[spec.start : spec.end])
-
-
-def _tensors(layout: Layout, buffer: bytearray) -> Iterator[ExportedTensor]:
-    view, start = memoryview(buffer), 0
-    for name, shape, kind in layout:
-        dtype = NAMES[kind.removeprefix("torch.")]
-        size = int(np.prod(shape, dtype=np.int64)) * DTYPE_BYTES[dtype]
-        yield ExportedTensor(name, dtype, shape, view[start : start + size])
-        start += size
