@@ -11,6 +11,7 @@ import pytest
 
 from astraflow_core.errors import ConfigError
 from astraflow_runtime.cli import main
+from astraflow_runtime.config import auto_transport
 from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.config.transport_security import check_tls, tls_of
 from astraflow_testing.runs import TABLE_RUN
@@ -135,3 +136,8 @@ def test_a_transport_that_nothing_encrypts_does_not_go_with_it(tmp_path: Path) -
     with pytest.raises(ConfigError) as other:  # its engine lacks what a collective needs
         load_config(plain, overrides)
     assert "nothing encrypts" not in str(other.value)
+    encrypted = load_config(configured(tmp_path))
+    for loaded, offered in ((encrypted, False), (load_config(plain), True)):
+        parts = (loaded.config, loaded.catalog, dict(loaded.components))
+        transports = auto_transport._ends(*parts, "solver").transports
+        assert "http" in transports and ("collective" in transports) is offered
