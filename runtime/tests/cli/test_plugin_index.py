@@ -154,9 +154,14 @@ def test_two_spellings_are_one_distribution_and_what_is_gone_leaves_no_file(
     assert {file.name for file in (out / "reports").iterdir()} == {
         "mine.json", "astraflow-plugin-brevity-1.9.json", "astraflow-plugin-brevity-1.10.0.json",
     }  # fmt: skip
-    (out / "index.json").write_text("[]")
-    assert main(["plugins", "index", str(reports), "--out", str(out)]) == 2
-    assert "not an index of plugins" in capsys.readouterr().err
+    for text, says in (
+        ("[]", "its top level is not valid: expected a table, got a list"),
+        ('{"format": 1}', "its top level is not valid: it lacks the key `distributions`"),
+        ("<html>", "not valid JSON"),
+    ):
+        (out / "index.json").write_text(text)
+        assert main(["plugins", "index", str(reports), "--out", str(out)]) == 2
+        assert f"not an index of plugins: {says}" in capsys.readouterr().err
 
 
 def test_an_index_in_the_folder_of_reports_is_not_read_again(

@@ -124,7 +124,7 @@ def entry_of(content: bytes) -> IndexEntry:
         entry = msgspec.convert(_facts(report), IndexEntry)
         Version(entry.version)
     except msgspec.ValidationError as error:
-        raise NoReport(_readable(str(error))) from error
+        raise NoReport(readable(str(error))) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NoReport(f"it is not valid JSON: {error}") from error
     except InvalidVersion as error:
@@ -132,7 +132,7 @@ def entry_of(content: bytes) -> IndexEntry:
     return msgspec.structs.replace(entry, name=canonicalize_name(entry.name))
 
 
-def _readable(error: str) -> str:
+def readable(error: str) -> str:
     """A message of msgspec, such as "Expected `str`, got `int` - at `$.links[0].url`", as the author of a plugin reads it."""
     said, _, place = error.partition(" - at `$")
     place = place.strip("`.").replace("[...]", "")

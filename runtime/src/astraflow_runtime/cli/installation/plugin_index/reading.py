@@ -13,7 +13,7 @@ from stat import S_ISREG
 import msgspec
 
 from astraflow_core.errors import UserError
-from astraflow_runtime.cli.installation.plugin_index.entries import PluginIndex
+from astraflow_runtime.cli.installation.plugin_index.entries import PluginIndex, readable
 
 FILE = "index.json"
 LARGEST = 1 << 24
@@ -32,8 +32,13 @@ def read_index(place: str, deadline_s: float = DEADLINE_S) -> PluginIndex:
         raise UserError(f"--index {place}: more than {LARGEST >> 20} MiB")
     try:
         return msgspec.json.decode(content, type=PluginIndex)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise UserError(f"--index {place}: it is not an index of plugins: {error}") from error
+    except msgspec.ValidationError as error:
+        told = readable(str(error))
+        raise UserError(f"--index {place}: it is not an index of plugins: {told}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(
+            f"--index {place}: it is not an index of plugins: not valid JSON: {error}"
+        ) from error
 
 
 def _content_of(file: Path, place: str) -> bytes:
