@@ -18,6 +18,7 @@ from astraflow_gateway.listening import Listening
 from astraflow_gateway.server import Gateway
 from astraflow_launching.certificates import self_signed
 from astraflow_testing.scripted_policies import ScriptedPolicies
+from astraflow_wire.http.tls import HTTPS_ONLY
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +47,8 @@ def test_an_agent_plays_over_tls(pair: tuple[Path, Path]) -> None:
             url = f"{gateway.url}/v1/chat/completions"
             reply = await client.post(url, json=body, headers=headers)
             assert reply.json()["choices"][0]["message"]["content"] == "23"
-            with pytest.raises(httpx.HTTPError):
-                await client.post(url.replace("https", "http"), json=body, headers=headers)
+            plain = await client.post(url.replace("https", "http"), json=body, headers=headers)
+            assert plain.status_code == 400 and plain.json() == {"error": HTTPS_ONLY}
             async with httpx.AsyncClient() as stranger:
                 with pytest.raises(httpx.ConnectError, match="certificate"):
                     await stranger.post(url, json=body, headers=headers)

@@ -88,7 +88,7 @@ def _refused(rig: Any, told: Any) -> str:
 def test_a_publisher_is_not_asked_in_clear_text(
     rig: Any, announce: Any, model: Any, tls: RunTls
 ) -> None:
-    assert "400: this service of a run with [tls] speaks HTTPS only" in fetched(
+    assert "400: this service speaks HTTPS only" in fetched(
         rig, announce, model, tls, None
     )
     give_process(tls)

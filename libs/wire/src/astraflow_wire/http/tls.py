@@ -29,9 +29,7 @@ HOST = "{host}"
 
 HANDSHAKE = 0x16
 """First byte of a connection that begins with TLS."""
-HTTPS_ONLY = (
-    "this service of a run with [tls] speaks HTTPS only: use https:// and the authority of the run"
-)
+HTTPS_ONLY = "this service speaks HTTPS only: use https:// and, in a run with [tls], its authority"
 _HTTPS_ONLY_BODY = b'{"error":"' + HTTPS_ONLY.encode() + b'"}'
 PLAIN_ANSWER = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: "
