@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from astraflow_core.errors import UserError
+from astraflow_core.types import Prompt
 from astraflow_testing.benchmarks import __main__ as program
-from astraflow_testing.benchmarks import data_policies, pairs
+from astraflow_testing.benchmarks import components, data_policies, pairs
 
 
 @pytest.fixture
@@ -61,6 +62,7 @@ def test_a_sample_is_long_enough_and_not_too_long() -> None:
         ("data_policy", "ordering", {"keys": {"by": "fifo"}, "against": "replay"}, "replay"),
         ("environment", "key_door", {"source": "game_levels"}, "binary_search"),
         ("transport", "shm", {"against": "shm"}, "shm"),
+        ("workflow", "single_turn", {"keys": {"chat": True}}, "single_turn"),
     ],
 )
 def test_each_kind_is_measured(
@@ -99,6 +101,27 @@ def test_work_is_what_was_asked_for() -> None:
     told.clear()
     data_policies.work(Orders())(1)
     assert told == ["key"] * (3 * data_policies.BATCH)
+
+
+def test_an_episode_of_a_workflow_is_played_as_often_as_asked(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    class Twice:
+        async def run_episode(self, engines: Any, prompt: Prompt) -> None:
+            solver = engines["solver"]
+            for _ in range(2):
+                said = await solver.generate(solver.render(prompt.data["prompt"]))
+                seen.append(solver.completion(said).text)
+
+    class Fails:
+        async def run_episode(self, engines: Any, prompt: Prompt) -> None:
+            raise KeyError("level")
+
+    tasks = [Prompt("p", {"prompt": "1 + 1"})]
+    components.workflow(Twice(), tasks)(3)
+    assert len(seen) == 6 and all("is it" in text for text in seen)
+    with pytest.raises(UserError, match="an episode raised KeyError: 'level'"):
+        components.workflow(Fails(), tasks)(1)
 
 
 def test_what_cannot_be_measured_says_why(

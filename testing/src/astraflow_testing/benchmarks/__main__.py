@@ -1,7 +1,7 @@
 """``python -m astraflow_testing.benchmarks REQUEST RESULT``: one component beside another.
 
 REQUEST is a JSON file: ``kind``, ``use`` and ``keys`` of the component, ``against`` and ``against_keys`` of the other
-one (empty: the shipped one of the kind), ``pairs``, and for a reward or an environment ``tasks``, the ``data`` of prompts, or
+one (empty: the shipped one of the kind), ``pairs``, and for a reward, a workflow or an environment ``tasks``, the ``data`` of prompts, or
 ``source``, the name of a prompt source. RESULT is written: what is measured (``unit``), ``against``, and what
 :func:`astraflow_testing.benchmarks.pairs.measure` returns. Exit code 2, with one line, if a component cannot be built.
 """
@@ -19,7 +19,7 @@ from astraflow_core.errors import AstraFlowError, UserError
 from astraflow_core.types import Prompt
 from astraflow_testing.benchmarks import algorithms, components, data_policies
 from astraflow_testing.benchmarks.pairs import Work, measure
-from astraflow_testing.conformance.subject import context
+from astraflow_testing.conformance.subject import POLICIES, context
 
 UNITS = {
     "algorithm": "batch of 4096 tokens",
@@ -28,6 +28,7 @@ UNITS = {
     "prompt_source": "prompt",
     "reward": "score of a completion",
     "transport": "version of 8 MiB",
+    "workflow": "episode",
 }
 SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "algorithm": ("grpo", {}),
@@ -35,6 +36,7 @@ SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "prompt_source": ("digits", {}),
     "reward": ("exact", {}),
     "transport": ("http", {}),
+    "workflow": ("single_turn", {}),
 }
 LEVELS: tuple[str, dict[str, Any]] = ("game_levels", {"game": "binary_search"})
 """Where the tasks of the shipped environment come from."""
@@ -97,7 +99,8 @@ def _work(
     selected, config = catalog.validate_options(kind, use, keys, f"{kind} {use}")
     if kind == "transport":
         return components.TransportWork({"use": use, **keys}, folder)
-    built = selected.build(config, context(ROLES.get(kind, "raas"), folder))
+    policies = components.SOLVER if kind == "workflow" else POLICIES
+    built = selected.build(config, context(ROLES.get(kind, "raas"), folder, policies=policies))
     if kind == "algorithm":
         return algorithms.work(built)
     if kind == "data_policy":
@@ -106,6 +109,8 @@ def _work(
         return components.prompt_source(built)
     if kind == "reward":
         return components.reward(built, tasks)
+    if kind == "workflow":
+        return components.workflow(built, tasks)
     return components.environment(built, tasks, catalog.flags(kind, use))
 
 

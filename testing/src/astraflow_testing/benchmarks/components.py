@@ -1,8 +1,9 @@
-"""What rewards, environments, prompt sources and transports cost."""
+"""What rewards, environments, workflows, prompt sources and transports cost."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +17,10 @@ from astraflow_testing.conformance._environments.driving import DrivenEnvironmen
 from astraflow_testing.conformance._transports.tensors import model
 from astraflow_testing.conformance._transports.transport_rig import announcement, build
 from astraflow_testing.conformance._workflows.reward_cases import view
+from astraflow_testing.scripted_policies import ScriptedPolicies
 
+SOLVER = ("solver",)
+"""The policies of a workflow and a reward."""
 MEBIBYTES = 4
 STEPS = 64
 _DEADLINE_S = 60.0
@@ -29,7 +33,7 @@ def reward(component: Any, tasks: list[Prompt]) -> Work:
     score = score_function(component)
     words = "Let me think about it step by step. " * 8
     seen = [
-        view(task, f"{words}{said}", policies=("solver",))
+        view(task, f"{words}{said}", policies=SOLVER)
         for task in tasks
         for said in (str(task.data.get("answer", "")), "I do not know.")
     ]
@@ -62,6 +66,27 @@ def environment(component: Any, tasks: list[Prompt], capabilities: frozenset[str
             if done >= count:
                 driven.log.clear()
                 return
+
+    return work
+
+
+def workflow(component: Any, tasks: list[Prompt]) -> Work:
+    """One unit is an episode whose policy answers at once with some words: rendering, decoding, and what the workflow does
+    between two requests."""
+    policies = ScriptedPolicies(SOLVER)
+
+    async def played(count: int) -> None:
+        for number in range(count):
+            task = tasks[number % len(tasks)]
+            ended = await policies.play(
+                number, functools.partial(component.run_episode, policies.engines(), task)
+            )
+            if isinstance(ended, BaseException):
+                raise UserError(f"an episode raised {type(ended).__name__}: {ended}") from ended
+        policies.asked.clear()
+
+    def work(count: int) -> None:
+        asyncio.run(played(count))
 
     return work
 

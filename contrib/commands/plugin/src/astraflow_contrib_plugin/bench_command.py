@@ -57,7 +57,7 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
         "--tasks",
         metavar="FILE|SOURCE",
         default="",
-        help="tasks of an environment or a reward: a file with a JSON object on each line, or a prompt source; default: "
+        help="tasks of an environment, a workflow or a reward: a file with a JSON object on each line, or a prompt source; default: "
         "the prompt source of the distribution, or sums of two numbers",
     )
     parser.add_argument(

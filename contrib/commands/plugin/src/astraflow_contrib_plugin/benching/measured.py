@@ -10,19 +10,26 @@ from typing import Any
 
 from astraflow_contrib_plugin.checking.programs import TookTooLong, run_module
 
-SUPPORTED = ("algorithm", "data_policy", "environment", "prompt_source", "reward", "transport")
+SUPPORTED = (
+    "algorithm",
+    "data_policy",
+    "environment",
+    "prompt_source",
+    "reward",
+    "transport",
+    "workflow",
+)
 OTHERS = {
     "command": "its time is that of its work: `time astraflow NAME`",
     "engine": "needs a model and a device: tokens per second and time to new weights, as bench/engines.py in the repository measures them",
     "launcher": "needs its hosts: time from the start of a run to its first step",
     "tracker": "needs its server: records per second that arrive there",
     "trainer": "needs a model and a device: tokens per second of a step, as bench/trainers.py in the repository measures them",
-    "workflow": "its time is that of its policies and tools: compare trajectories per second of two short runs",
 }
 """Kinds that have no benchmark here → which one they need."""
 _TESTING = "astraflow_testing"
 """Not imported, as in a check."""
-_PLAYED = ("environment", "reward")
+_PLAYED = ("environment", "reward", "workflow")
 _REFUSED = 2
 _MOST_LINES = 3
 
