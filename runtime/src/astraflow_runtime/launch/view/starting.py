@@ -29,7 +29,8 @@ class StartProgress:
     @property
     def share(self) -> float:
         """Of the whole start, from 0 to 1."""
-        return (self.ready + _LOADING * sum(self.reading.values())) / max(1, self.services)
+        done = self.ready + _LOADING * sum(self.reading.values())
+        return min(1.0, done / max(1, self.services))
 
     def __str__(self) -> str:
         parts = [f"{self.ready} of {self.services} services are ready"]
@@ -83,7 +84,7 @@ class Starting:
     def _files(self, pid: int) -> Iterator[tuple[int, int]]:
         """Size, and bytes that are in memory, of each model's file that a process has mapped."""
         folder = self._proc / str(pid)
-        with suppress(OSError):
+        with suppress(OSError, ValueError, IndexError):  # it ends, or the kernel is another one
             if MODEL_FILES not in (folder / "maps").read_text("utf-8", errors="replace"):
                 return
             found: dict[str, int] = {}
