@@ -23,7 +23,7 @@ COLUMNS = ("input_ids", "loss_mask", "logprobs", "versions", "attention_mask")
 
 
 class _Command:
-    def __reduce__(self) -> object:
+    def __reduce__(self) -> tuple[object, ...]:
         return os.system, ("true",)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
 
+from astraflow_contrib_compat import serving
 from astraflow_contrib_compat.config import CompatConfig, read_compat
 from astraflow_core.errors import ConfigError, UserError
+from astraflow_runtime.config.auto_transport import Joined
 from astraflow_testing.conformance.command import CommandConformance
+from astraflow_testing.runs import TABLE_RUN
 
 
 class TestCompatCommand(CommandConformance):
@@ -53,3 +57,19 @@ def test_every_problem_of_the_file_is_named(tmp_path: Path) -> None:
         config.model_ids(["a"])
     file.write_text(WORKFLOW)
     assert read_compat(file, CompatConfig).model_ids(["x", "y"]) == {"x": "model0", "y": "model1"}
+
+
+def test_a_transport_that_the_run_chose_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As every process that joins a run does."""
+    file = tmp_path / "run.toml"
+    file.write_text(TABLE_RUN.replace('use = "http"', 'use = "auto"'))
+    asked = []
+    monkeypatch.setattr(
+        serving, "joined", lambda url, token: asked.append((url, token)) or Joined({}, "secret")
+    )
+    arguments = argparse.Namespace(file=str(file), overrides=[])
+    loaded = serving.read_run(arguments, "http://127.0.0.1:9", "token")
+    assert asked == [("http://127.0.0.1:9", "token")]
+    assert loaded.config.policies["solver"].transport.use != "auto"

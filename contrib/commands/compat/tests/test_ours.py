@@ -183,9 +183,17 @@ def test_a_public_dataflow_uses_our_raas(model: Path) -> None:
         assert "pathlib.PosixPath is not on the list" in await it.post(
             "/submit", {"data": Path("/")}, 500
         )
-        assert "a task cannot have" in await it.post(
+        assert "numpy.ndarray" in await it.post(
             "/submit", {"data": {"x": np.ones(2)}, "workflow_id": "auto-0"}, 500
         )
+        vast = {
+            **told,
+            "workflow_id": "vast",
+            "workflow_cls": "digits",
+            "gconfig_overrides": {"max_new_tokens": 1 << 60},
+        }
+        await it.post("/register_workflow", vast)
+        assert "max_tokens" in await it.post("/submit", {"data": data, "workflow_id": "vast"}, 500)
         async with it.client.post(f"{it.url}/submit", data=b"x") as answer:
             assert answer.status == 401
         assert await it.post("/shutdown", {}) == "shutting down" and it.contract.stopping.is_set()

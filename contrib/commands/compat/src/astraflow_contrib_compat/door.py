@@ -92,7 +92,7 @@ class ForeignPool:
                 raise Refused(400, str(error)) from error
             running = asyncio.create_task(session.run())
             self._sessions[asked.uid] = session, running
-            running.add_done_callback(lambda _: self._over(session))
+            running.add_done_callback(lambda ended: self._over(session, ended))
 
     async def deregister(self, uid: str, reason: str, shut_down: bool = False) -> bool:
         """End a session; whether there was one."""
@@ -127,8 +127,10 @@ class ForeignPool:
             for each, _ in self._sessions.values()
         ]
 
-    def _over(self, session: ForeignRaas) -> None:
+    def _over(self, session: ForeignRaas, ended: asyncio.Task[None]) -> None:
         self._sessions.pop(session.uid, None)
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            log.error("the RaaS %s is given up", session.uid, exc_info=error)
         if session.stopped:
             self.ended.set()
 

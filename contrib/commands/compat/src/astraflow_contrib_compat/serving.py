@@ -17,7 +17,7 @@ from astraflow_contrib_compat.pickles.decoder import PickleDecoder
 from astraflow_contrib_compat.raas.session import ForeignRun
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
-from astraflow_core.config.load import catalog_of_run, component_context
+from astraflow_core.config.load import LoadedConfig, catalog_of_run, component_context
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import UserError
 from astraflow_core.protocols.transport import Receiver, Transport
@@ -25,11 +25,14 @@ from astraflow_runtime.cli.output import print_line
 from astraflow_runtime.cli.running.joining import joined
 from astraflow_runtime.cli.running.listening import kept_token, listen_address
 from astraflow_runtime.cli.running.secrets import DATAFLOW, read_token
+from astraflow_runtime.config.auto_transport import Joined
 from astraflow_runtime.config.loading import load_config
+from astraflow_runtime.config.transport_security import check_tls, tls_of
 from astraflow_runtime.telemetry.logs import configure_logging
 from astraflow_wire.host.parent import end_with_parent
 from astraflow_wire.http.auth import is_loopback
 from astraflow_wire.http.server import Server
+from astraflow_wire.http.tls import give_process
 
 ADDRESS = "compat.json"
 ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
@@ -39,12 +42,7 @@ def serve(arguments: argparse.Namespace) -> int:
     """Serve until the run ends, or a signal; the exit code."""
     url = dataflow_url(arguments)
     token, compat = read_token(arguments.token_file), read_compat(arguments.compat, CompatConfig)
-    config = load_config(
-        arguments.file,
-        arguments.overrides,
-        workflow_given=True,
-        joining=partial(joined, url, token),
-    ).config
+    config = read_run(arguments, url, token).config
     host, port = listen_address(compat.listen, "listen", "127.0.0.1:8000")
     if host in ANY and not compat.advertise:
         raise UserError(
@@ -127,3 +125,18 @@ def dataflow_url(arguments: argparse.Namespace) -> str:
             f"the dataflow's address is {url!r}: give --dataflow http://HOST:PORT, or set {DATAFLOW}"
         )
     return url
+
+
+def read_run(arguments: argparse.Namespace, url: str, token: str) -> LoadedConfig:
+    """The config of the run whose dataflow is at ``url`` (empty: there is none); from now on this process has its ``[tls]``."""
+
+    def ask(config: RunConfig) -> Joined:
+        give_process(tls_of(config))
+        return joined(url, token)
+
+    loaded = load_config(
+        arguments.file, arguments.overrides, workflow_given=True, joining=ask if url else None
+    )
+    check_tls(loaded.config)
+    give_process(tls_of(loaded.config))
+    return loaded

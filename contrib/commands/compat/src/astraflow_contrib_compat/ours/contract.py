@@ -13,11 +13,11 @@ from astraflow_contrib_compat.door import KeyGuard
 from astraflow_contrib_compat.ours.results import sampling_of
 from astraflow_contrib_compat.ours.tasks import Lane, OwnTasks, check_data
 from astraflow_contrib_compat.ours.versions import OwnVersions
-from astraflow_contrib_compat.pickles.decoder import PickleDecoder, PickleRefused
+from astraflow_contrib_compat.pickles.decoder import PickleDecoder
 from astraflow_contrib_compat.pickles.encoder import encode_pickle
 from astraflow_core.errors import AstraFlowError
 from astraflow_wire.http.server import create_app
-from astraflow_wire.messages import SamplingMessage, Task
+from astraflow_wire.messages import SamplingMessage, Task, decode, encode
 
 log = logging.getLogger("astraflow.compat")
 LONGEST_PULL_S = 5.0
@@ -105,10 +105,12 @@ class RaasContract:
             prompt = next(
                 (data[key] for key in ("prompt_id", "query_id", "id") if key in data), task
             )
-            return Task(
+            made = Task(
                 id=task, prompt_id=str(prompt), data=data, group_size=episodes, sampling=sampling,
                 lease_s=self._tasks.lease_s, deadline_s=self._deadline_s,
             )  # fmt: skip
+
+            return decode(encode(made), Task)  # what our RaaS could not read is refused here
 
         return {"task_id": await self._tasks.submit(lane, make)}
 
@@ -175,7 +177,7 @@ def contract_app(
                     raise ValueError("the body must be a pickled dict")
                 told, status_ = {"ok": True, "result": await handler(asked)}, 200
                 encoded = await asyncio.to_thread(encode_pickle, told, tensors)
-            except (AstraFlowError, PickleRefused, ValueError, TypeError) as error:
+            except (AstraFlowError, ValueError, TypeError, OverflowError) as error:
                 log.info("%s was refused: %s", request.url.path, error)
                 encoded, status_ = encode_pickle({"ok": False, "error": str(error)}), 500
             return Response(encoded, status_, media_type="application/octet-stream")

@@ -21,7 +21,7 @@ from astraflow_contrib_compat.ours.tasks import OwnTasks
 from astraflow_contrib_compat.ours.versions import OwnVersion, OwnVersions
 from astraflow_contrib_compat.pickles.decoder import PickleDecoder
 from astraflow_contrib_compat.raas.session import enumerate_models
-from astraflow_contrib_compat.serving import ANY, say_where
+from astraflow_contrib_compat.serving import ANY, read_run, say_where
 from astraflow_contrib_compat.weights.receiver import PublicWeights
 from astraflow_contrib_compat.weights.tensors import expected_tensors
 from astraflow_core.component import Kind
@@ -32,7 +32,6 @@ from astraflow_core.protocols.transport import Transport
 from astraflow_runtime.cli.output import print_line
 from astraflow_runtime.cli.running.listening import kept_token, listen_address
 from astraflow_runtime.cli.running.secrets import read_token
-from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.models.folders import resolve_models
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_runtime.telemetry.logs import configure_logging
@@ -50,7 +49,7 @@ def serve(arguments: argparse.Namespace) -> int:
     """Serve until the public dataflow shuts this down, or a signal; the exit code."""
     token = read_token(arguments.token_file)
     compat = read_compat(arguments.compat, DataflowConfig)
-    loaded = load_config(arguments.file, arguments.overrides)
+    loaded = read_run(arguments, "", token)
     directory: Path = arguments.directory.absolute()
     (directory / "state").mkdir(0o700, parents=True, exist_ok=True)
     config = resolve_models(loaded.config, ModelResolver(loaded.catalog))

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import msgspec
-
 from astraflow_core.errors import Refused
 from astraflow_wire import messages
 from astraflow_wire.groups import ReceivedGroup
@@ -281,11 +279,7 @@ class OwnTasks:
 
 
 def check_data(data: Any) -> dict[str, Any]:
-    """``data`` of a submission, if it can be the data of a task; ValueError if not."""
+    """``data`` of a submission, if it is a dict with texts as keys; ValueError if not."""
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise ValueError("data must be a dict with texts as keys")
-    try:
-        msgspec.msgpack.encode(data)
-    except (TypeError, OverflowError, ValueError) as error:
-        raise ValueError(f"data has a value that a task cannot have: {error}") from error
     return data

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from astraflow_contrib_compat.bodies import read_bounded
 from astraflow_contrib_compat.pickles.decoder import PickleDecoder
 from astraflow_contrib_compat.pickles.encoder import encode_pickle
 from astraflow_core.errors import AstraFlowError
@@ -34,7 +35,9 @@ class ForeignClient:
             raise ValueError(f"raas_url {url[:200]!r}: expected http://HOST:PORT")
         self.url, self.host = url.rstrip("/"), parts.hostname
         self._decoder, self._call_s = decoder, call_s
-        self._session = aiohttp.ClientSession(trust_env=False, cookie_jar=aiohttp.DummyCookieJar())
+        self._session = aiohttp.ClientSession(
+            trust_env=False, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+        )
 
     async def close(self) -> None:
         """Close the connections."""
@@ -79,12 +82,9 @@ class ForeignClient:
                     method, self.url + path, data=body, headers=headers, allow_redirects=False
                 ) as response,
             ):
-                found = bytearray()
-                async for piece in response.content.iter_any():
-                    found += piece
-                    if len(found) > most:
-                        raise ForeignFailed(f"{what}: its answer is over {most} bytes, the limit")
-                return response.status, bytes(found)
+                if (found := await read_bounded(response, most)) is None:
+                    raise ForeignFailed(f"{what}: its answer is over {most} bytes, the limit")
+                return response.status, found
         except TimeoutError as error:
             raise ForeignUnreachable(f"{what}: no answer within {limit:g} s") from error
         except aiohttp.ClientError as error:

@@ -230,6 +230,7 @@ class ForeignRaas:
                     continue
                 try:
                     await update.update()
+                    self.problem = ""
                     log.info("%s serves version %d of %s", self.uid, update.serving, update.policy)
                 except (WeightsError, ForeignFailed, PickleRefused, OSError) as error:
                     failed = True

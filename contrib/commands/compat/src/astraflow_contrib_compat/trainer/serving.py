@@ -11,7 +11,7 @@ from pathlib import Path
 
 from astraflow_contrib_compat.config import TrainerConfig, read_compat
 from astraflow_contrib_compat.pickles.decoder import PickleDecoder
-from astraflow_contrib_compat.serving import ANY, dataflow_url, say_where
+from astraflow_contrib_compat.serving import ANY, dataflow_url, read_run, say_where
 from astraflow_contrib_compat.trainer.routes import trainer_app
 from astraflow_contrib_compat.trainer.session import ForeignTrainer
 from astraflow_contrib_compat.weights.receiver import PublicWeights
@@ -24,7 +24,6 @@ from astraflow_core.protocols.transport import Transport
 from astraflow_runtime.cli.output import print_line
 from astraflow_runtime.cli.running.listening import kept_token, listen_address
 from astraflow_runtime.cli.running.secrets import read_token
-from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.models.folders import resolve_models
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_runtime.telemetry.logs import configure_logging
@@ -39,7 +38,7 @@ def serve(arguments: argparse.Namespace) -> int:
     """Serve until the run ends, or a signal; the exit code."""
     url, token = dataflow_url(arguments), read_token(arguments.token_file)
     compat = read_compat(arguments.compat, TrainerConfig)
-    loaded = load_config(arguments.file, arguments.overrides, workflow_given=True)
+    loaded = read_run(arguments, url, token)
     directory: Path = arguments.directory.absolute()
     (directory / "state").mkdir(0o700, parents=True, exist_ok=True)
     config = resolve_models(loaded.config, ModelResolver(loaded.catalog))

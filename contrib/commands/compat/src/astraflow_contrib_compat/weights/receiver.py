@@ -15,6 +15,7 @@ import zmq
 import zmq.asyncio
 from pydantic import BaseModel, Field, ValidationError
 
+from astraflow_contrib_compat.bodies import read_bounded
 from astraflow_contrib_compat.weights.flat import DELTA_HEAD, WIDE_INDICES, WORD
 from astraflow_contrib_compat.weights.sender import ACK, HEAD, SUCCESS
 from astraflow_core.errors import WeightsError
@@ -54,7 +55,7 @@ class PublicWeights:
         self._signals = zmq.asyncio.Context()
         self._channel: Any = None
         self._signal_port = 0
-        self._session = aiohttp.ClientSession(trust_env=False)
+        self._session = aiohttp.ClientSession(trust_env=False, auto_decompress=False)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -182,7 +183,8 @@ class PublicWeights:
         async with self._session.request(
             method, self._base + path, json=body, allow_redirects=False
         ) as response:
-            text = await response.content.read(MOST_JSON)
+            if (text := await read_bounded(response, MOST_JSON)) is None:
+                raise WeightsError(f"{method} {path}: its answer is over {MOST_JSON} bytes")
             try:
                 found = json.loads(text)
             except (ValueError, RecursionError) as error:
