@@ -34,7 +34,7 @@ class Publisher(Protocol):
         """Take a snapshot and offer it as immutable ``version``; returns once fetches of it succeed, though they
         may wait for what is still written in the background; if that fails, the next publish says so. Reusing
         a number is an error. With ``base``, the digest of a model
-        (:func:`astraflow_weights.base.digest_of_model`), the tensors are an adapter for it; only
+        (:func:`astraflow_wire.model_files.model_digest.digest_of_model`), the tensors are an adapter for it; only
         transports with capability ``adapter`` are given one."""
 
     def retain(self, versions: frozenset[int]) -> None:
