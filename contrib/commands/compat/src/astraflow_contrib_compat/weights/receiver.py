@@ -21,6 +21,8 @@ from astraflow_contrib_compat.weights.sender import ACK, HEAD, SUCCESS
 from astraflow_core.errors import WeightsError
 
 MOST_JSON = 64 << 20
+MOST_SIGNAL, MOST_SIGNALS = 64, 16
+"""Bytes of a part of a signal, and signals that wait: anybody may send some, which decide nothing."""
 Layout = tuple[tuple[str, tuple[int, ...], str], ...]
 """Name, shape and type of each tensor, in the order of the buffer."""
 
@@ -55,7 +57,11 @@ class PublicWeights:
         self._signals = zmq.asyncio.Context()
         self._channel: Any = None
         self._signal_port = 0
-        self._session = aiohttp.ClientSession(trust_env=False, auto_decompress=False)
+        # Every call is within a deadline of its own.
+        no_limit = aiohttp.ClientTimeout(total=None)
+        self._session = aiohttp.ClientSession(
+            trust_env=False, auto_decompress=False, timeout=no_limit
+        )
 
     async def close(self) -> None:
         """Close all connections."""
@@ -103,6 +109,8 @@ class PublicWeights:
         if self._server is None:
             self._server = await asyncio.start_server(self._receive, self._bind, 0)
             self._channel = self._signals.socket(zmq.PULL)
+            self._channel.setsockopt(zmq.MAXMSGSIZE, MOST_SIGNAL)
+            self._channel.setsockopt(zmq.RCVHWM, MOST_SIGNALS)
             self._signal_port = self._channel.bind_to_random_port(f"tcp://{self._bind}")
         port = self._server.sockets[0].getsockname()[1]
         answer = await self._call(
@@ -139,8 +147,10 @@ class PublicWeights:
         if answer.get("ok") is not True or answer.get("version") != number:
             raise WeightsError(f"no transfer of version {number}: {str(answer)[:300]}")
         signal = await self._channel.recv_multipart()
+        if signal[1:] != [SUCCESS]:
+            raise WeightsError(f"the sender signalled that the transfer of version {number} failed")
         after = await self._call("/get_version")
-        if signal[1:] != [SUCCESS] or after.get("version") != number:
+        if after.get("version") != number:
             raise WeightsError(
                 f"the sender went on to version {after.get('version')} while it sent {number}"
             )
