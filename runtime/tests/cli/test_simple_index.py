@@ -58,6 +58,10 @@ def simple(monkeypatch: pytest.MonkeyPatch, reports: Path) -> Iterator[str]:
         "/Later/": ("text/html", html.encode()),
         "/later/": ("text/html", html.encode()),
         "/other/": (kind, json.dumps({"files": files}).encode()),
+        "/wheels/": (
+            "text/html",
+            f"<a href='/'>up</a><a href='../files/{wheel.name}'>x</a>".encode(),
+        ),
         "/json/": (kind, json.dumps({"projects": [{"name": "La.ter"}]}).encode()),
         "/json/la-ter/": (kind, b"{}"),
         f"/files/{wheel.name}": ("application/zip", wheel.read_bytes()),
@@ -94,6 +98,9 @@ def test_an_index_is_made_of_a_simple_index(
         main(["plugins", "index", f"{simple}/", "--distribution", "Later", "--out", str(out)]) == 0
     )
     assert "left out" not in capsys.readouterr().out
+    assert main(["plugins", "index", f"{simple}/wheels", "--out", str(tmp_path / "of_wheels")]) == 0
+    made = tmp_path / "of_wheels" / "index.json"
+    assert made.read_bytes() == (out / "index.json").read_bytes()
 
 
 def test_a_simple_index_is_bounded(

@@ -30,7 +30,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     making.add_argument(
         "reports",
         metavar="REPORTS",
-        help="folder of reports or wheels, or URL of a simple index, from which pip can install",
+        help="folder of reports or wheels, or URL of a simple index or of a page with links to wheels",
     )
     making.add_argument(
         "--distribution",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -39,29 +40,28 @@ class _Linked:
 
 
 def download(url: str, names: Sequence[str], folder: Path) -> list[str]:
-    """Put the wheels of the distributions ``names`` (none: of all) of the index at ``url`` into ``folder``; returns what could not be
-    had, each with the reason. Raises :class:`UserError` if the index cannot be read, or has too much."""
+    """Put the wheels of the distributions ``names`` (none: of all) of the index at ``url``, or those that the page there lists
+    itself, into ``folder``; returns what could not be had, each with the reason. Raises :class:`UserError` if the index cannot be read, or has too much."""
     base, until = f"{url.rstrip('/')}/", time.monotonic() + DEADLINE_S
     chosen = [_Linked(name, urljoin(base, f"{canonicalize_name(name)}/")) for name in names]
     distributions = chosen or list(_linked(base, "projects", url))
+    wheels = [each for each in distributions if _WHEEL.fullmatch(each.name)]
+    distributions = [each for each in distributions if each not in wheels]
     if len(distributions) > MOST_DISTRIBUTIONS:
         raise UserError(
             f"{url} lists {len(distributions)} distributions, more than {MOST_DISTRIBUTIONS}; name those that you want: "
             "--distribution NAME"
         )
-    problems, count = [], 0
-    for distribution in distributions:
-        for wheel in _linked(distribution.url, "files", url):
-            if not _WHEEL.fullmatch(wheel.name):
-                continue
-            count += 1
-            if count > MOST_WHEELS or time.monotonic() > until:
-                raise UserError(
-                    f"{url}: more than {MOST_WHEELS} wheels, or they took longer than {DEADLINE_S:g} s; name fewer "
-                    "distributions: --distribution NAME"
-                )
-            if problem := _saved(wheel, folder):
-                problems.append(f"{wheel.name}: {problem}")
+    problems = []
+    listed = (_linked(each.url, "files", url) for each in distributions)
+    for count, wheel in enumerate(itertools.chain(wheels, itertools.chain.from_iterable(listed))):
+        if count >= MOST_WHEELS or time.monotonic() > until:
+            raise UserError(
+                f"{url}: more than {MOST_WHEELS} wheels, or they took longer than {DEADLINE_S:g} s; name fewer "
+                "distributions: --distribution NAME"
+            )
+        if problem := _saved(wheel, folder):
+            problems.append(f"{wheel.name}: {problem}")
     return problems
 
 
@@ -82,7 +82,8 @@ def _saved(wheel: _Linked, folder: Path) -> str:
 
 
 def _linked(address: str, what: str, who: str) -> Iterator[_Linked]:
-    """What a page of the index lists: its ``projects`` or its ``files``."""
+    """What a page of the index lists: its ``projects`` or the wheels among its ``files``; of a page that is no index but lists
+    wheels, these."""
     page = fetch(address, who, _REQUEST_S, LARGEST, _ACCEPT)
     if len(page.content) > LARGEST:
         raise UserError(f"{who}: {address} has more than {LARGEST >> 20} MiB: --distribution NAME")
@@ -98,7 +99,8 @@ def _linked(address: str, what: str, who: str) -> Iterator[_Linked]:
         digest = fragment.partition("sha256=")[2][:64]
         # A server that lists a folder also links to its parent and to itself in another order.
         below = url.startswith(page.address) and url != page.address
-        if name and (what == "files" or (below and path.endswith("/"))):
+        is_wheel = bool(_WHEEL.fullmatch(name))
+        if is_wheel or (what == "projects" and name and below and path.endswith("/")):
             yield _Linked(name, url, digest)
 
 
@@ -113,7 +115,9 @@ def _of_json(content: bytes, address: str, what: str, who: str) -> Iterator[_Lin
                 yield _Linked(name, urljoin(address, f"{canonicalize_name(name)}/"))
             else:
                 digest = str((each.get("hashes") or {}).get("sha256", ""))
-                yield _Linked(str(each["filename"]), urljoin(address, str(each["url"])), digest)
+                file = _Linked(str(each["filename"]), urljoin(address, str(each["url"])), digest)
+                if _WHEEL.fullmatch(file.name):
+                    yield file
     except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{who}: {address} is not a page of a simple index: {error!r}") from error
 
