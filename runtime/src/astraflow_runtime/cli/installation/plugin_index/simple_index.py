@@ -46,7 +46,7 @@ def download(url: str, names: Sequence[str], folder: Path) -> list[str]:
     chosen = [_Linked(name, urljoin(base, f"{canonicalize_name(name)}/")) for name in names]
     distributions = chosen or list(_linked(base, "projects", url))
     wheels = [each for each in distributions if _WHEEL.fullmatch(each.name)]
-    distributions = [each for each in distributions if each not in wheels]
+    distributions = [each for each in distributions if not _WHEEL.fullmatch(each.name)]
     if len(distributions) > MOST_DISTRIBUTIONS:
         raise UserError(
             f"{url} lists {len(distributions)} distributions, more than {MOST_DISTRIBUTIONS}; name those that you want: "
