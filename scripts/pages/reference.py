@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import dev
@@ -50,19 +51,15 @@ def places() -> dict[str, str]:
     return found | {name: found[where] for name, where in again.items() if where in found}
 
 
+@cache
 def _headings(owner: str) -> Counter[str]:
     """Anchor → how many headings of the page of a distribution have it."""
-    if owner not in _COUNTED:
-        own = [m for m in public_modules() if owner_of(m) == owner]
-        _COUNTED[owner] = Counter(
-            slug(heading)
-            for module in own
-            for heading in (module, *(n for n, _ in _definitions(module) if _described(module, n)))
-        )
-    return _COUNTED[owner]
-
-
-_COUNTED: dict[str, Counter[str]] = {}
+    return Counter(
+        slug(heading)
+        for module in public_modules()
+        if owner_of(module) == owner
+        for heading in (module, *(n for n, _ in _definitions(module) if _described(module, n)))
+    )
 
 
 def _of_owner(owner: str, modules: list[str]) -> str:
@@ -82,7 +79,7 @@ def _of_owner(owner: str, modules: list[str]) -> str:
             parts.append(table(("value", "is", "meaning"), values))
         for name, node in definitions:
             if isinstance(node, ast.ClassDef):
-                parts += [f"### {name}", *_of_class(name, node)]
+                parts += [f"### {name}", *_of_class(node)]
             elif isinstance(node, Function):
                 parts += [f"### {name}", _block(name, node), _text(ast.get_docstring(node))]
     text = page(
@@ -118,7 +115,7 @@ def _described(module: str, name: str) -> bool:
     return isinstance(dict(_definitions(module)).get(name), ast.ClassDef | Function)
 
 
-def _of_class(name: str, node: ast.ClassDef) -> Iterator[str]:
+def _of_class(node: ast.ClassDef) -> Iterator[str]:
     members = members_of(node)
     bases = ", ".join(map(ast.unparse, node.bases))
     kind = "A dataclass" if signature_of(node).startswith("@dataclass") else ""
@@ -136,9 +133,8 @@ def _of_class(name: str, node: ast.ClassDef) -> Iterator[str]:
     ]  # fmt: skip
     if rows:
         heads = ("field", "type", "default", "meaning")
-        if not any(row[-1] for row in rows):
-            heads, rows = heads[:-1], [row[:-1] for row in rows]  # type: ignore[assignment,misc]
-        yield table(heads, rows)
+        shown = len(heads) if any(row[-1] for row in rows) else len(heads) - 1
+        yield table(heads[:shown], (row[:shown] for row in rows))
     methods = [
         f"- {code(_signature(m))}" + _below(ast.get_docstring(m))
         for m in node.body
