@@ -19,9 +19,11 @@ import pytest
 from safetensors.numpy import save_file
 from scripted_dataflow import ScriptedDataflow
 
+from astraflow_contrib_compat import serving
 from astraflow_contrib_compat.config import CompatConfig
 from astraflow_contrib_compat.door import ForeignPool, RegisterForeign, compat_app
 from astraflow_contrib_compat.raas.session import ForeignRun
+from astraflow_core.errors import DeadlineExceeded
 from astraflow_core.types import Announcement, WeightSource
 from astraflow_tiny_model.folder import write_tiny_model
 from astraflow_wire import messages
@@ -375,5 +377,21 @@ def test_one_that_registers_again_replaces_itself(setting: Callable[..., Setting
         it.flow.tasks = [task(0)]
         await it.flow.until(lambda: len(it.flow.groups) == 1)
         assert await it.pool.deregister("foreign", "asked") and not len(it.pool)
+
+    play(setting(), script)
+
+
+def test_without_a_raas_it_ends_when_the_dataflow_is_gone(
+    setting: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "LOOK_S", 0.01)
+
+    async def script(it: Setting) -> None:
+        gone = ForeignRun(
+            it.config, {"solver": "model0"}, 4, 0.1, "http://127.0.0.1:9", "run", 1,
+            lambda policy, name: it.receiver, "127.0.0.1", "127.0.0.1",
+        )  # fmt: skip
+        with pytest.raises(DeadlineExceeded, match=r"127\.0\.0\.1:9"):
+            await serving.until_gone(gone, it.pool)
 
     play(setting(), script)

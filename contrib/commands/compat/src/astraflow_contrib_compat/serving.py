@@ -31,10 +31,13 @@ from astraflow_runtime.config.transport_security import check_tls, tls_of
 from astraflow_runtime.telemetry.logs import configure_logging
 from astraflow_wire.host.parent import end_with_parent
 from astraflow_wire.http.auth import is_loopback
+from astraflow_wire.http.client import AsyncClient
 from astraflow_wire.http.server import Server
 from astraflow_wire.http.tls import give_process
 
 ADDRESS = "compat.json"
+LOOK_S = 5.0
+"""How often it looks whether the dataflow is there."""
 ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
 
@@ -101,12 +104,31 @@ async def _serve(
         address.write_text(json.dumps({"url": server.url, "pid": os.getpid()}))
         base = say_where(server, place[0], run.config.advertise)
         print_line(f"RaaS register at {base}/$(cat {key_file})")
-        waits = [asyncio.create_task(each.wait()) for each in (stopped, pool.ended)]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        waits = [
+            asyncio.create_task(stopped.wait()),
+            asyncio.create_task(pool.ended.wait()),
+            asyncio.create_task(until_gone(run, pool)),
+        ]
+        ended, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         await pool.close()
         for each in waits:
             each.cancel()
+        for each in ended:
+            each.result()
     return 0
+
+
+async def until_gone(run: ForeignRun, pool: ForeignPool) -> None:
+    """While there is no RaaS, which would hear of the end of the run: raises
+    :class:`astraflow_core.errors.DeadlineExceeded` when the dataflow has not answered for ``run.deadline_s``."""
+    client = AsyncClient(run.dataflow, run.token)
+    try:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if not len(pool):
+                await client.get_json("/v1/status", deadline_s=run.deadline_s)
+    finally:
+        await client.aclose()
 
 
 def say_where(server: Server, host: str, advertise: str) -> str:
