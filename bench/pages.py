@@ -126,6 +126,7 @@ def _visit(browser: Browser, run: Path, zooms: int) -> dict[str, Any]:
         found["group_s"] = shown(page, f"{place}/trajectories?group=train-7", ".token-text .t")
         page.get_by_role("button", name="show more tokens").click()
         page.locator(".token-text .t").nth(TOKENS - 1).wait_for(state="attached")
+        page.evaluate(TWO_FRAMES)
         found["looks"] += [coloured(page, number) for number in range(zooms // 2)]
         found["journal_first_s"] = asked(page, "api/runs/long/weights") / 1000
         found["journal_again_ms"] = asked(page, "api/runs/long/weights")
