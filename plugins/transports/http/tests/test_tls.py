@@ -88,9 +88,7 @@ def _refused(rig: Any, told: Any) -> str:
 def test_a_publisher_is_not_asked_in_clear_text(
     rig: Any, announce: Any, model: Any, tls: RunTls
 ) -> None:
-    assert "400: this service speaks HTTPS only" in fetched(
-        rig, announce, model, tls, None
-    )
+    assert "400: this service speaks HTTPS only" in fetched(rig, announce, model, tls, None)
     give_process(tls)
     plain = announce(rig.publisher().publish(1, model(blocks=1)), "http://127.0.0.1:9")
     assert "would be called in clear text" in _refused(rig, plain)
