@@ -74,6 +74,8 @@ PROTECTED_BY = {
     "plugins/trainers/fsdp/src/astraflow_plugin_fsdp/group.py": "the network",
     "plugins/trainers/megatron/src/astraflow_plugin_megatron/meeting.py": "the network",
     "plugins/engines/sglang/src/astraflow_plugin_sglang/sharing.py": "loopback",
+    # The public protocol has no key on its weight path; the README says so, and what comes is checked against the sender.
+    "contrib/commands/compat/src/astraflow_contrib_compat/weights/receiver.py": "the network",
     # These only find out whether a port is free.
     "contrib/commands/doctor/src/astraflow_contrib_doctor/diagnosis.py": "closed at once",
     "libs/serving/src/astraflow_serving/child_server.py": "closed at once",
@@ -114,6 +116,10 @@ SERVED = {
     "contrib/commands/mcp/src/astraflow_contrib_mcp/serving.py": "a token of its own, attacked by tests of its own",
     "contrib/commands/raas_check/src/astraflow_contrib_raas_check/scripted.py": "the guard of a dataflow",
     "contrib/commands/tinker/src/astraflow_contrib_tinker/serving.py": "a key of its own, attacked by tests of its own",
+    "contrib/commands/compat/src/astraflow_contrib_compat/serving.py": "a key of its own, attacked by tests of its own",
+    "contrib/commands/compat/src/astraflow_contrib_compat/ours/serving.py": "a key of its own, attacked by tests of its own",
+    "contrib/commands/compat/src/astraflow_contrib_compat/trainer/serving.py": "a key of its own, attacked by tests of its own",
+    "contrib/commands/compat/src/astraflow_contrib_compat/raas/session.py": "the registered host, attacked by tests of its own",
     "contrib/commands/replay_run/src/astraflow_contrib_replay_run/service.py": "the guard of a dataflow",
 }
 """Every file that has one of our two HTTP servers listen."""

@@ -10,6 +10,7 @@ from astraflow_core.installed.discovery import DISABLE_VARIABLE
 from astraflow_runtime.cli import TRACEBACK, parser
 from astraflow_runtime.cli.helping import READ_ON, every_command
 from astraflow_runtime.cli.running.secrets import DATAFLOW, TOKEN
+from astraflow_wire.http import tls
 from pages.markdown import GENERATED, code, page, table
 from pages.workspace_catalog import catalog
 
@@ -25,6 +26,10 @@ _VARIABLES = {
     "ASTRAFLOW_ENVIRONMENTS": "folder for environments alone; `scripts/dev.py` sets it for tests, since an "
     "environment holds the sources that made it, and two checkouts would take it from each other",
     "ASTRAFLOW_LOG_LEVEL": "what the processes of a run log: `debug`, `info`, `warning` or `error`",
+    tls.AUTHORITY: "certificate of the run's authority: a client of a run with `[tls]` needs it",
+    tls.CERTIFICATE: "certificate of this host, for a service, or a client where the run asks for certificates of clients",
+    tls.PRIVATE_KEY: "its private key",
+    tls.CLIENT_CERTIFICATES: "`1`: services ask their clients for certificates of the authority",
     TRACEBACK: "`1` shows the traceback of every error",
 }
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow_contrib_compat.raas.results import ResultReader, WrongResult
+from astraflow_contrib_compat.raas.results import ForeignResults, WrongResult
 from astraflow_contrib_compat.raas.session import enumerate_models
 from astraflow_contrib_compat.raas.submissions import UnsupportedSampling, gconfig
 from astraflow_wire.messages import SamplingMessage
 
 VERSIONS = {("solver", 1): 0, ("solver", 2): 7, ("verifier", 1): 4}
-ONE = ResultReader({0: "solver"}, lambda policy, number: VERSIONS[policy, number])
-TWO = ResultReader({0: "solver", 1: "verifier"}, lambda policy, number: VERSIONS[policy, number])
+ONE = ForeignResults({0: "solver"}, lambda policy, number: VERSIONS[policy, number])
+TWO = ForeignResults({0: "solver", 1: "verifier"}, lambda policy, number: VERSIONS[policy, number])
 
 
 def sequence(**changed: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class DeregisterForeign(BaseModel):
     shutdown: bool = False
 
 
-class KeyGuard:
+class PathKeyGuard:
     """ASGI middleware: lets requests through that have the key, as a bearer or as the first part of the path, for programs
     that send no header; that part is taken away."""
 
@@ -138,7 +138,7 @@ class ForeignPool:
 def compat_app(pool: ForeignPool, key: str) -> FastAPI:
     """The routes, for those who have the key."""
     app = create_app("public AstraFlow protocol", "", MOST_BODY)
-    app.add_middleware(KeyGuard, key=key)
+    app.add_middleware(PathKeyGuard, key=key)
 
     async def register_raas(request: Request) -> dict[str, Any]:
         asked = await read_json(request, RegisterForeign)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-from astraflow_contrib_compat.door import KeyGuard
+from astraflow_contrib_compat.door import PathKeyGuard
 from astraflow_contrib_compat.ours.results import sampling_of
 from astraflow_contrib_compat.ours.tasks import Lane, OwnTasks, check_data
 from astraflow_contrib_compat.ours.versions import OwnVersions
@@ -157,7 +157,7 @@ def contract_app(
 ) -> FastAPI:
     """The endpoints, for those who have the key; bodies are pickles both ways, in an envelope."""
     app = create_app("RaaS of the public protocol", "", decoder.most_bytes)
-    app.add_middleware(KeyGuard, key=key)
+    app.add_middleware(PathKeyGuard, key=key)
 
     async def status() -> dict[str, Any]:
         return contract.status()

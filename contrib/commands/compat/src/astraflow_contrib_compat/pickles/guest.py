@@ -30,7 +30,7 @@ STORAGES = {
 SIZES = {**{name: int(name[1]) for name in NUMPY_TYPES}, "bf16": 2}
 
 
-class Refusal(Exception):
+class DisallowedValue(Exception):
     """Why the pickle is not accepted."""
 
 
@@ -41,12 +41,14 @@ class NumpyType:
 
     def __init__(self, name: Any, *flags: Any) -> None:
         if name not in NUMPY_TYPES:
-            raise Refusal(f"an array of dtype {str(name)[:MAX_NAME]!r}; only plain numbers pass")
+            raise DisallowedValue(
+                f"an array of dtype {str(name)[:MAX_NAME]!r}; only plain numbers pass"
+            )
         self.name, self.order = name, "<"
 
     def __setstate__(self, state: Any) -> None:
         if state[1] not in ("<", "|", "="):
-            raise Refusal("an array that is not little-endian")
+            raise DisallowedValue("an array that is not little-endian")
 
 
 class Array:
@@ -69,7 +71,7 @@ class Array:
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, fortran, raw = state
         if type(dtype) is not NumpyType:
-            raise Refusal("an array without a plain dtype")
+            raise DisallowedValue("an array without a plain dtype")
         self.__init__(dtype.name, shape, raw, "F" if fortran else "C")  # type: ignore[misc]
 
 
@@ -96,7 +98,7 @@ def _numpy_scalar(dtype: NumpyType, raw: bytes) -> Array:
 
 def _rebuild_tensor(storage: Any, offset: int, shape: Any, strides: Any, *rest: Any) -> Array:
     if type(storage) is not Storage:
-        raise Refusal("a tensor without a plain storage")
+        raise DisallowedValue("a tensor without a plain storage")
     return Array(storage.dtype, shape, storage.raw, "C", list(strides), offset)
 
 
@@ -105,27 +107,27 @@ def _load_storage(raw: bytes) -> Storage:
     storages, and for each its number of elements and its bytes."""
     stream = io.BytesIO(raw)
     if Allowed(stream).load() != LEGACY_MAGIC:
-        raise Refusal("a tensor whose storage is not in the form that pickle gives it")
+        raise DisallowedValue("a tensor whose storage is not in the form that pickle gives it")
     Allowed(stream).load()  # the version of the form
     if Allowed(stream).load().get("little_endian") is not True:
-        raise Refusal("a tensor that is not little-endian")
+        raise DisallowedValue("a tensor that is not little-endian")
     reading = Allowed(stream)
     storage = reading.load()
     keys = Allowed(stream).load()
     if type(storage) is not Storage or list(reading.storages) != keys or len(keys) != 1:
-        raise Refusal("a tensor that does not have exactly one storage")
+        raise DisallowedValue("a tensor that does not have exactly one storage")
     size = SIZES[storage.dtype]
     if int.from_bytes(stream.read(8), "little") != storage.count:
-        raise Refusal("a tensor whose storage has another length than it says")
+        raise DisallowedValue("a tensor whose storage has another length than it says")
     storage.raw = stream.read(storage.count * size)
     if len(storage.raw) != storage.count * size or stream.read(1):
-        raise Refusal("a tensor whose storage was cut off")
+        raise DisallowedValue("a tensor whose storage was cut off")
     return storage
 
 
 def _latin1(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
-        raise Refusal(f"bytes in the encoding {encoding[:MAX_NAME]!r}")
+        raise DisallowedValue(f"bytes in the encoding {encoding[:MAX_NAME]!r}")
     return text.encode("latin1")
 
 
@@ -139,7 +141,7 @@ def _pairs(*given: Any) -> dict[Any, Any]:
 
 def _bytes(*given: Any) -> bytes:
     if given and type(given[0]) is int:
-        raise Refusal("bytes that are given by their number alone")
+        raise DisallowedValue("bytes that are given by their number alone")
     return bytes(*given)
 
 
@@ -176,7 +178,7 @@ class Allowed(pickle.Unpickler):
             return STORAGES[name]
         found = ALLOWED.get((module.replace("__builtin__", "builtins"), name))
         if found is None:
-            raise Refusal(
+            raise DisallowedValue(
                 f"{module}.{name}"[:MAX_NAME] + " is not on the list of what may be decoded"
             )
         return found
@@ -184,10 +186,10 @@ class Allowed(pickle.Unpickler):
     def persistent_load(self, told: Any) -> Storage:
         """The storage of a tensor: ``("storage", type, key, location, elements, view)``."""
         if type(told) is not tuple or len(told) != 6 or told[0] != "storage" or told[5] is not None:
-            raise Refusal("a reference to something outside of the pickle")
+            raise DisallowedValue("a reference to something outside of the pickle")
         _, dtype, key, _, count, _ = told
         if dtype not in SIZES or type(key) is not str or type(count) is not int or count < 0:
-            raise Refusal("a storage of no plain type")
+            raise DisallowedValue("a storage of no plain type")
         return self.storages.setdefault(key, Storage(dtype, count))
 
 
@@ -203,11 +205,11 @@ class _Plain:
         kind = type(value)
         self.left -= 1 + (len(value) if kind is str else 0)
         if self.left < 0:
-            raise Refusal(f"it expands to more than {self.most} values and characters")
+            raise DisallowedValue(f"it expands to more than {self.most} values and characters")
         if depth > MAX_DEPTH:
-            raise Refusal(f"it is nested deeper than {MAX_DEPTH}")
+            raise DisallowedValue(f"it is nested deeper than {MAX_DEPTH}")
         if kind is int and not -MAX_INTEGER <= value < MAX_INTEGER:
-            raise Refusal("an integer of more than 64 bits")
+            raise DisallowedValue("an integer of more than 64 bits")
         if value is None or kind in (bool, int, float, str):
             return ["v", value]
         if kind in (list, tuple, set, frozenset):
@@ -219,14 +221,14 @@ class _Plain:
         if kind is Array:
             place = [*value.shape, *(value.strides or []), value.offset]
             if any(type(number) is not int for number in place) or value.order not in ("C", "F"):
-                raise Refusal("an array whose shape is not one")
+                raise DisallowedValue("an array whose shape is not one")
             at = self.buffer(value.raw)
             return ["a", value.dtype, value.shape, value.strides, value.offset, value.order, at]
-        raise Refusal(f"a value of type {kind.__name__[:MAX_NAME]}")
+        raise DisallowedValue(f"a value of type {kind.__name__[:MAX_NAME]}")
 
     def buffer(self, raw: Any) -> int:
         if type(raw) not in (bytes, bytearray):
-            raise Refusal("an array without bytes")
+            raise DisallowedValue("an array without bytes")
         if id(raw) not in self._known:
             self._known[id(raw)] = len(self.buffers)
             self.buffers.append(raw)
@@ -238,7 +240,7 @@ def plain(data: bytes, most: int) -> tuple[list[Any], list[bytes]]:
     stream = io.BytesIO(data)
     value = Allowed(stream).load()
     if stream.read(1):
-        raise Refusal("bytes after its end")
+        raise DisallowedValue("bytes after its end")
     found = _Plain(most)
     return found.value(value), found.buffers
 
@@ -249,7 +251,7 @@ def main() -> None:
     answer: dict[str, Any]
     try:
         value, buffers = plain(data, 16 * len(data) + 1024)
-    except Refusal as error:
+    except DisallowedValue as error:
         answer, buffers = {"refused": str(error)}, []
     except MemoryError:
         answer, buffers = {"refused": "it needs more memory than a message may"}, []

@@ -23,7 +23,7 @@ class WrongResult(ValueError):
 
 
 @dataclass(frozen=True)
-class ResultReader:
+class ForeignResults:
     """Reads results of one RaaS. ``policies``: number of a model → policy. ``version_of(policy, number)``: the version
     that was delivered to the RaaS under a number; KeyError if none was."""
 

@@ -16,7 +16,7 @@ from typing import Any
 from astraflow_contrib_compat.config import CompatConfig
 from astraflow_contrib_compat.pickles.decoder import PickleDecoder, PickleRefused
 from astraflow_contrib_compat.raas.client import ForeignClient, ForeignFailed
-from astraflow_contrib_compat.raas.results import ResultReader, WrongResult
+from astraflow_contrib_compat.raas.results import ForeignResults, WrongResult
 from astraflow_contrib_compat.raas.submissions import Lane, Submissions, UnsupportedSampling
 from astraflow_contrib_compat.raas.windows import EvaluationWindows
 from astraflow_contrib_compat.weights.sender import WeightSender
@@ -81,7 +81,7 @@ class ForeignRaas:
         for policy in run.model_ids:
             self._add_updates(policy)
         policies = dict(enumerate_models(run.model_ids))
-        self._reader = ResultReader(policies, lambda p, n: self._updates[p].version_of(n))
+        self._reader = ForeignResults(policies, lambda p, n: self._updates[p].version_of(n))
         self._tasks: dict[str, tuple[messages.Task, asyncio.Task[None]]] = {}
         self._served = asyncio.Condition()
         self._capacity = 0

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from astraflow_contrib_compat.door import KeyGuard
+from astraflow_contrib_compat.door import PathKeyGuard
 from astraflow_contrib_compat.pickles.decoder import PickleDecoder
 from astraflow_contrib_compat.pickles.encoder import encode_pickle
 from astraflow_contrib_compat.trainer.session import ForeignTrainer
@@ -26,7 +26,7 @@ def trainer_app(
 ) -> FastAPI:
     """The routes, for those who have the key. ``trainers``: id of a model → the trainer of its policy."""
     app = create_app("dataflow of the public protocol", "", MOST_BODY)
-    app.add_middleware(KeyGuard, key=key)
+    app.add_middleware(PathKeyGuard, key=key)
 
     def of(model_id: Any) -> ForeignTrainer:
         if model_id is None and len(trainers) == 1:

@@ -33,7 +33,7 @@ MOST_STREAMS = 64
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
-class Registration(BaseModel):
+class ReceiverRegistration(BaseModel):
     """Body of ``/register_sglang_instance``."""
 
     sglang_http_host: Annotated[str, Field(max_length=256)]
@@ -57,7 +57,7 @@ class TransferRequest(BaseModel):
 
 
 @dataclass(frozen=True)
-class Receiver:
+class RegisteredReceiver:
     """Where a registered receiver wants its bytes, and the signal."""
 
     host: str
@@ -67,7 +67,7 @@ class Receiver:
 
 
 @dataclass
-class Offer:
+class OfferedVersion:
     """A version under the ``number`` that the RaaS knows it by; ``delta`` is from ``base`` on. ``on_delivery`` is called
     before the RaaS can know that it has the whole version."""
 
@@ -88,9 +88,9 @@ class WeightSender:
 
     def __init__(self, host: str, shown: str, transfer_s: float) -> None:
         self._host, self._shown, self._transfer_s = host, shown, transfer_s
-        self._offer: Offer | None = None
-        self._last: Offer | None = None
-        self._receivers: dict[str, Receiver] = {}
+        self._offer: OfferedVersion | None = None
+        self._last: OfferedVersion | None = None
+        self._receivers: dict[str, RegisteredReceiver] = {}
         self._sending = asyncio.Lock()
         self._signals = zmq.asyncio.Context()
         self.app = self._app()
@@ -105,14 +105,16 @@ class WeightSender:
         return self._last.number if self._last is not None else 0
 
     @contextlib.asynccontextmanager
-    async def offering(self, number: int, flat: FlatWeights) -> AsyncIterator[Offer]:
+    async def offering(self, number: int, flat: FlatWeights) -> AsyncIterator[OfferedVersion]:
         """Offer a version within the context. If it was delivered then, the next delta is from it on."""
         last, began = self._last, time.monotonic()
         delta = None
         if last is not None:
             delta = await asyncio.to_thread(delta_body, last.flat, flat)
         took_s = time.monotonic() - began
-        offer = self._offer = Offer(number, flat, delta, last.number if last else 0, took_s)
+        offer = self._offer = OfferedVersion(
+            number, flat, delta, last.number if last else 0, took_s
+        )
         try:
             yield offer
         finally:
@@ -155,7 +157,7 @@ class WeightSender:
 
     async def _register(self, request: Request) -> JSONResponse:
         offer = await self._offered(request)
-        asked = await read_json(request, Registration)
+        asked = await read_json(request, ReceiverRegistration)
         if asked.buffer_length != offer.flat.length:
             raise Refused(
                 400,
@@ -166,7 +168,7 @@ class WeightSender:
             await self._check_host(place)
         address = f"tcp://{asked.zmq_endpoint}:{asked.zmq_port}"
         key = f"{asked.sglang_http_host}:{asked.sglang_http_port}"
-        self._receivers = {key: Receiver(host, ports, address, asked.buffer_length)}
+        self._receivers = {key: RegisteredReceiver(host, ports, address, asked.buffer_length)}
         return JSONResponse(
             {
                 "trainer_global_rank": 0,
@@ -204,7 +206,7 @@ class WeightSender:
             told |= {"num_nonzero": told["delta_num_nonzero"], "compute_time": offer.delta_s}
         return told
 
-    async def _offered(self, request: Request) -> Offer:
+    async def _offered(self, request: Request) -> OfferedVersion:
         peer = request.client.host if request.client else ""
         if peer not in await self._addresses(self._host):
             raise Refused(403, "weights are sent to the host of the registered RaaS alone")
@@ -228,7 +230,9 @@ class WeightSender:
 
     # --- TCP and ZeroMQ -------------------------------------------------------------------------
 
-    async def _transfer(self, offer: Offer, receiver: Receiver, mode: str) -> str:
+    async def _transfer(
+        self, offer: OfferedVersion, receiver: RegisteredReceiver, mode: str
+    ) -> str:
         """Why the bytes did not arrive; empty if all streams were acknowledged."""
         body = offer.delta if mode == "delta" else offer.flat
         assert body is not None
@@ -247,7 +251,7 @@ class WeightSender:
             return f"the transfer failed: {wrong}"
         return ""
 
-    async def _signal(self, receiver: Receiver, status: bytes) -> None:
+    async def _signal(self, receiver: RegisteredReceiver, status: bytes) -> None:
         with self._signals.socket(zmq.PUSH) as channel:
             channel.setsockopt(zmq.LINGER, int(1000 * min(self._transfer_s, 10)))
             channel.connect(receiver.zmq_address)
@@ -294,7 +298,7 @@ def _session(text: str) -> tuple[str, tuple[int, ...]]:
     return host, numbers
 
 
-def _facts(offer: Offer) -> dict[str, Any]:
+def _facts(offer: OfferedVersion) -> dict[str, Any]:
     assert offer.delta is not None
     count = int.from_bytes(offer.delta[:8], "little")
     words = max(1, offer.flat.length // 2)
@@ -305,5 +309,5 @@ def _facts(offer: Offer) -> dict[str, Any]:
     }
 
 
-def _failed(offer: Offer, reason: str) -> dict[str, Any]:
+def _failed(offer: OfferedVersion, reason: str) -> dict[str, Any]:
     return {"ok": False, "version": offer.number, "error": reason}
