@@ -241,8 +241,8 @@ def test_a_process_that_joins_measures_the_publisher_and_says_so(
     away = ['dataflow.host="10.1.2.3"', f'run.directory="{tmp_path / "runs"}"']
 
     def chosen(published: Announcement, token: str) -> tuple[str, str]:
-        joining = partial(Joined, {"solver": published}, token)
-        loaded = load_config(file, away, joining=joining)
+        joined = Joined({"solver": published}, token)
+        loaded = load_config(file, away, joining=lambda config: joined)
         return loaded.config.policies["solver"].transport.use, loaded.notes[0]
 
     server = HttpPublisher("solver", token, host="127.0.0.1", port=0, advertise=None)

@@ -15,7 +15,8 @@ from astraflow_torch_weights.group import follow
 
 class TestCollective(TransportConformance):
     own_tests: ClassVar[Mapping[str, str]] = {
-        "collective": "test_a_place_in_the_broadcast_brings_every_tensor"
+        "collective": "test_a_place_in_the_broadcast_brings_every_tensor",
+        "plain_text": "test_a_place_in_the_broadcast_brings_every_tensor",  # whoever follows has no certificate
     }
 
     @pytest.fixture
