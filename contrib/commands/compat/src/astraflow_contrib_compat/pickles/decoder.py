@@ -81,7 +81,7 @@ class PickleDecoder:
             if "refused" in answer:
                 raise PickleRefused(f"the pickle was refused: {answer['refused']}")
             buffers = [base64.b64decode(text) for text in rest[: len(answer["buffers"])]]
-            return self._rebuilt(answer["value"], buffers)
+            return _Rebuilding(buffers, self.most_bytes).value(answer["value"])
         except (
             KeyError,
             IndexError,
@@ -92,22 +92,31 @@ class PickleDecoder:
         ) as error:
             raise PickleRefused(f"the pickle was refused: {error}") from error
 
-    def _rebuilt(self, told: list[Any], buffers: list[bytes]) -> Any:
+
+class _Rebuilding:
+    """Makes values of tagged lists. All arrays together take ``most_bytes``: a tensor of one element may say that it has a
+    million, and a list may hold it a thousand times."""
+
+    def __init__(self, buffers: list[bytes], most_bytes: int) -> None:
+        self._buffers, self._most = buffers, most_bytes
+        self._left = most_bytes
+
+    def value(self, told: list[Any]) -> Any:
         match told:
             case ["v", value]:
                 return value
             case ["l", items]:
-                return [self._rebuilt(item, buffers) for item in items]
+                return [self.value(item) for item in items]
             case ["d", pairs]:
-                keys = [self._rebuilt(key, buffers) for key, _ in pairs]
+                keys = [self.value(key) for key, _ in pairs]
                 if not all(isinstance(key, str | int | bool | None) for key in keys):
                     raise ValueError("a dict whose keys are not plain")
-                values = (self._rebuilt(value, buffers) for _, value in pairs)
+                values = (self.value(value) for _, value in pairs)
                 return dict(zip(keys, values, strict=True))
             case ["b", at]:
-                return buffers[at]
+                return self._buffers[at]
             case ["a", dtype, shape, strides, offset, order, at]:
-                return self._array(dtype, shape, strides, offset, order, buffers[at])
+                return self._array(dtype, shape, strides, offset, order, self._buffers[at])
         raise ValueError(f"a value of an unknown form {str(told)[:80]}")
 
     def _array(
@@ -121,8 +130,11 @@ class PickleDecoder:
     ) -> npt.NDArray[Any]:
         dtype = np.dtype(_DTYPES[name])
         count = math.prod(shape)
-        if min(shape, default=0) < 0 or len(shape) > 8 or count * dtype.itemsize > self.most_bytes:
+        if min(shape, default=0) < 0 or len(shape) > 8:
             raise ValueError(f"an array of shape {str(shape)[:80]}")
+        self._left -= count * dtype.itemsize
+        if self._left < 0:
+            raise ValueError(f"its arrays take more than {self._most} bytes together")
         flat = np.frombuffer(raw, dtype)
         if strides is None:
             if flat.size != count:
