@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-import mmap
-import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -51,26 +50,48 @@ def test_services_become_ready_and_then_it_is_over(table: Table) -> None:
         assert other.of(status, processes()) is None
 
 
+READS_HALF = """
+import mmap, sys
+print("begun", flush=True)
+input()
+with open(sys.argv[1], "rb") as opened:
+    view = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+for page in range(0, len(view) // 2, mmap.PAGESIZE):
+    view[page]
+print("half", flush=True)
+input()
+view.close()
+print("closed", flush=True)
+input()
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_model_that_is_read_is_told_as_a_share(table: Table, tmp_path: Path) -> None:
+    """By a process of its own: this one may have mapped models for other tests."""
     file = tmp_path / "model.safetensors"
     file.write_bytes(bytes(8 * MIB))
     start = Starting(parsed(table))
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", READS_HALF, str(file)]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as reader:
+        try:
+            assert reader.stdin is not None and reader.stdout is not None
 
-    def share() -> float | None:
-        found = start.of(starting(), processes(os.getpid()))
-        assert found is not None
-        return found.reading.get("trainer-solver")
+            def share(expected: str) -> float | None:
+                assert reader.stdout is not None and reader.stdout.readline().strip() == expected
+                found = start.of(starting(), processes(reader.pid))
+                assert found is not None
+                return found.reading.get("trainer-solver")
 
-    assert share() is None
-    with file.open("rb") as opened:
-        view = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-    for page in range(0, 4 * MIB, mmap.PAGESIZE):
-        view[page]
-    half = share()
-    assert half is not None and 0.4 < half < 0.7
-    view.close()
-    assert share() == 1, "it has read its model and closed the file"
+            assert share("begun") is None
+            reader.stdin.write("\n")
+            half = share("half")
+            assert half is not None and 0.4 < half < 0.7
+            reader.stdin.write("\n")
+            assert share("closed") == 1, "it has read its model and closed the file"
+        finally:
+            reader.kill()
 
 
 def test_a_child_is_part_of_its_process(table: Table, tmp_path: Path) -> None:
