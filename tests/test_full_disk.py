@@ -95,6 +95,16 @@ def kill(user: User, words: tuple[str, ...]) -> None:
         user.wait_for(lambda: pid_of(user, words) not in (None, before))
 
 
+def read_until(process: subprocess.Popen[str], words: str) -> None:
+    """Wait until it has printed these words; what it prints later is left to others."""
+    assert process.stdout is not None
+    printed = ""
+    while words not in printed:
+        more = os.read(process.stdout.fileno(), 1 << 16)
+        assert more, f"it ended without {words!r}:\n{printed}"
+        printed += more.decode("utf-8", "replace")
+
+
 def check(ended: EndedCommand, directory: Path) -> None:
     assert ended.exit_code == 0, ended.text
     assert "Traceback" not in ended.text
@@ -127,12 +137,12 @@ def test_a_run_whose_processes_are_killed_while_the_disk_is_full(
     directory = wait_for_steps(lodger, disk, 5)
     disk.fill()
     lodger.wait_for(lambda: "there is no disk space for the records" in held_back(directory), 60)
+    read_until(process, "the disk is full: No space left on device")
     for victim in (DATAFLOW, HOST, TRAINER, DATAFLOW):
         kill(lodger, victim)
     disk.free()
     ended = lodger.end(process, 120)
     check(ended, directory)
-    assert "the disk is full: No space left on device" in ended.out
     assert "there is disk space again after" in ended.out
 
 

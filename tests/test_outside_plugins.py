@@ -22,6 +22,7 @@ NEEDED = {
     "engine_host",
     "gateway",
     "environments",
+    "launching",
     "tiny_model",
     "runtime",
     "testing",

@@ -9,7 +9,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -50,7 +50,7 @@ class ForeignRun:
     group_size: int
     deadline_s: float
     dataflow: str
-    token: str
+    token: str = field(repr=False)
     most_bytes: int
     receiver: Callable[[str, str], Receiver]
     bind: str
