@@ -11,6 +11,7 @@ import secrets
 import shutil
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,7 @@ class DialIn:
         self._server: asyncio.Server | None = None
         self._address = ("", 0)
         self._gone: dict[str, str] = {}
+        self._open: set[asyncio.StreamWriter] = set()
 
     async def open(self, address: str) -> None:
         """Listen on ``address``, on any free port."""
@@ -69,9 +71,14 @@ class DialIn:
         self._address = address, self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Listen no longer."""
+        """Listen no longer, and close what is still connected: a TLS connection that was hung up waits for its peer."""
         if self._server is not None:
             self._server.close()
+        left = list(self._open)
+        for writer in left:
+            writer.transport.abort()
+        async with asyncio.timeout(GREETING_S):
+            await asyncio.gather(*(_closed(writer) for writer in left))
 
     def remove_files(self) -> None:
         """Remove the descriptions, once no agent needs one."""
@@ -116,11 +123,16 @@ class DialIn:
                     raise PreflightError(why) from None
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        known = await self._introduced(reader)
-        if known is None:
-            writer.close()
-        else:
-            self._arrived[known].put_nowait(DialStream(reader, writer))
+        self._open.add(writer)
+        try:
+            known = await self._introduced(reader)
+            if known is None:
+                writer.close()
+            else:
+                self._arrived[known].put_nowait(DialStream(reader, writer))
+            await _closed(writer)
+        finally:
+            self._open.discard(writer)
 
     async def _introduced(self, reader: asyncio.StreamReader) -> str | None:
         """Who is there, if it knows its secret."""
@@ -131,6 +143,11 @@ class DialIn:
             return None
         expected = self._secrets.get(known, "")
         return known if expected and hmac.compare_digest(expected, secret) else None
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):  # how it ended is known to whoever reads
+        await writer.wait_closed()
 
 
 def own_address(towards: str) -> str:
