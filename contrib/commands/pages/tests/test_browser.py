@@ -252,7 +252,7 @@ def test_a_data_policy_a_raas_and_the_run_obey(visitor: Visitor, lived: tuple[Us
     )  # trainer, dataflow, RaaS and their engines
     page.get_by_role("button", name="drain…").last.click()
     page.get_by_role("button", name="Cancel").click()
-    expect(page.get_by_text("Nobody did anything")).to_be_visible()
+    expect(page.get_by_text("No action has been taken")).to_be_visible()
     page.get_by_role("button", name="drain…").last.click()
     page.get_by_role("button", name="Drain", exact=True).click()
     actions = page.get_by_role("table", name="actions", exact=True)

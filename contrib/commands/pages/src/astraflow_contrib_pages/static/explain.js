@@ -63,7 +63,7 @@ export function Explain({ name, asked }) {
   const [subject, setSubject] = useState(given ?? "group");
   const [id, setId] = useState(given ? asked.get(given) : "");
   const go = (event) => { event.preventDefault(); location.hash = `#/run/${encodeURIComponent(name)}/explain?${query({ [subject]: id.trim() })}`; };
-  return html`<h1>What became of it?</h1>
+  return html`<h1>Explain</h1>
     <form class="form" onSubmit=${go}><label>what <select value=${subject} onChange=${(event) => setSubject(event.target.value)}><option value="group">group</option><option value="prompt">prompt</option></select></label>
       <label class="grow">id <input required value=${id} placeholder=${subject === "group" ? "train-12" : "train/17"} onInput=${(event) => setId(event.target.value)} /></label><button type="submit">explain</button></form>
     ${given ? html`<${Found} key=${given + asked.get(given)} name=${name} subject=${given} id=${asked.get(given)} />`

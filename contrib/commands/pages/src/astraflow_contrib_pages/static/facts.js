@@ -80,7 +80,7 @@ export const Data = ({ name }) => html`<h1>Data</h1><${Answered} path=${path(nam
   <${Funnel} title="From row to batch" stages=${ROWS} counts=${value.counts} /></div>
   <p class="quiet">${number(value.counts.leases ?? 0)} leases, of which ${number(value.counts["attempts failed"] ?? 0)} ended without a result; ${number(value.counts["groups of evaluations"] ?? 0)} groups of evaluations</p>
   <${Difficulty} rewards=${value.rewards} />
-  <h2>Who refused what</h2>
+  <h2>Rejections</h2>
   ${value.refusals.length ? html`<${Table} label="refusals of data policies" rows=${value.refusals} columns=${[
     ["stage", (row) => row.stage], ["place", (row) => row.place], ["by", (row) => row.by], ["reason", (row) => row.reason], ["how many", (row) => number(row.count), true]]} />`
   : html`<${Empty}>Nothing was refused.<//>`}

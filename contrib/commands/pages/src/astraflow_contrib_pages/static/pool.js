@@ -103,6 +103,6 @@ export function Pool({ name, scope }) {
     ${status.live && scope === "read" ? html`<p class="quiet">This login may look only, so that there are no actions.</p>` : null}
     <h2>Audit</h2>
     ${audit.length ? html`<${Table} label="actions" rows=${audit} columns=${[
-      ["time", (line) => when(line.time)], ["who", (line) => who(line)], ["by", (line) => BY[line.by]], ["request", (line) => line.request], ["asked", (line) => html`<code>${shown(parameters(line))}</code>`], ["reason", (line) => line.reason || "–"], ["outcome", (line) => line.outcome]]} />` : html`<${Empty}>Nobody did anything to this run.<//>`}
+      ["time", (line) => when(line.time)], ["who", (line) => who(line)], ["by", (line) => BY[line.by]], ["request", (line) => line.request], ["asked", (line) => html`<code>${shown(parameters(line))}</code>`], ["reason", (line) => line.reason || "–"], ["outcome", (line) => line.outcome]]} />` : html`<${Empty}>No action has been taken on this run.<//>`}
     ${asked ? html`<${Confirm} title=${asked.title} text=${asked.text} verb=${asked.verb} onYes=${now} onNo=${() => setAsked(null)} />` : null}`;
 }
