@@ -46,11 +46,7 @@ def serve(arguments: argparse.Namespace) -> int:
     url = dataflow_url(arguments)
     token, compat = read_token(arguments.token_file), read_compat(arguments.compat, CompatConfig)
     config = read_run(arguments, url, token).config
-    host, port = listen_address(compat.listen, "listen", "127.0.0.1:8000")
-    if host in ANY and not compat.advertise:
-        raise UserError(
-            f"listen {compat.listen} says no address by which RaaS reach this host: name it with advertise"
-        )
+    host, port = door_address(compat.listen, compat.advertise)
     directory: Path = arguments.directory.absolute()
     state = directory / "state"
     state.mkdir(0o700, parents=True, exist_ok=True)
@@ -129,6 +125,17 @@ async def until_gone(run: ForeignRun, pool: ForeignPool) -> None:
                 await client.get_json("/v1/status", deadline_s=run.deadline_s)
     finally:
         await client.aclose()
+
+
+def door_address(listen: str, advertise: str) -> tuple[str, int]:
+    """Host and port of the key ``listen``. :class:`UserError` if others cannot tell from it, or from ``advertise``, how to reach
+    this host."""
+    host, port = listen_address(listen, "listen", "127.0.0.1:8000")
+    if host in ANY and not advertise:
+        raise UserError(
+            f"listen {listen} does not say by which address others reach this host: name it with advertise"
+        )
+    return host, port
 
 
 def say_where(server: Server, host: str, advertise: str) -> str:

@@ -21,13 +21,12 @@ from astraflow_contrib_compat.ours.tasks import OwnTasks
 from astraflow_contrib_compat.ours.versions import OwnVersion, OwnVersions
 from astraflow_contrib_compat.pickles.decoder import PickleDecoder
 from astraflow_contrib_compat.raas.session import enumerate_models
-from astraflow_contrib_compat.serving import ANY, read_run, say_where
+from astraflow_contrib_compat.serving import door_address, read_run, say_where
 from astraflow_contrib_compat.weights.receiver import PublicWeights
 from astraflow_contrib_compat.weights.tensors import expected_tensors
 from astraflow_core.component import Kind
 from astraflow_core.config.load import catalog_of_run, component_context
 from astraflow_core.config.models import RunConfig
-from astraflow_core.errors import UserError
 from astraflow_core.protocols.transport import Transport
 from astraflow_runtime.cli.output import print_line
 from astraflow_runtime.cli.running.listening import kept_token, listen_address
@@ -53,11 +52,7 @@ def serve(arguments: argparse.Namespace) -> int:
     directory: Path = arguments.directory.absolute()
     (directory / "state").mkdir(0o700, parents=True, exist_ok=True)
     config = resolve_models(loaded.config, ModelResolver(loaded.catalog))
-    host, _ = listen_address(compat.listen, "listen", "127.0.0.1:8000")
-    if host in ANY and not compat.advertise:
-        raise UserError(
-            f"listen {compat.listen} says no address of this host: name it with advertise"
-        )
+    door_address(compat.listen, compat.advertise)
     configure_logging("compat")
     end_with_parent()
     key = kept_token(compat.key_file)
@@ -88,7 +83,7 @@ async def _serve(
         config.run.group_size,
         config.run.deadline_s,
     )
-    listen = listen_address(compat.listen, "listen", "127.0.0.1:8000")
+    listen = door_address(compat.listen, compat.advertise)
     inner = listen_address(compat.raas_listen, "raas_listen", "127.0.0.1:19100")
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -127,7 +122,7 @@ def _versions(
     tasks: OwnTasks,
 ) -> OwnVersions:
     catalog = catalog_of_run(config, directory)
-    host, _ = listen_address(compat.listen, "listen", "127.0.0.1:8000")
+    host, _ = door_address(compat.listen, compat.advertise)
     found = {}
     for policy, table in config.policies.items():
         context = component_context(config, directory, "trainer", policy, policy, token)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from astraflow_contrib_compat.config import TrainerConfig, read_compat
 from astraflow_contrib_compat.pickles.decoder import PickleDecoder
-from astraflow_contrib_compat.serving import ANY, dataflow_url, read_run, say_where
+from astraflow_contrib_compat.serving import dataflow_url, door_address, read_run, say_where
 from astraflow_contrib_compat.trainer.routes import trainer_app
 from astraflow_contrib_compat.trainer.session import ForeignTrainer
 from astraflow_contrib_compat.weights.receiver import PublicWeights
@@ -19,10 +19,9 @@ from astraflow_contrib_compat.weights.tensors import expected_tensors
 from astraflow_core.component import Kind
 from astraflow_core.config.load import catalog_of_run, component_context
 from astraflow_core.config.models import RunConfig
-from astraflow_core.errors import UserError
 from astraflow_core.protocols.transport import Transport
 from astraflow_runtime.cli.output import print_line
-from astraflow_runtime.cli.running.listening import kept_token, listen_address
+from astraflow_runtime.cli.running.listening import kept_token
 from astraflow_runtime.cli.running.secrets import read_token
 from astraflow_runtime.models.folders import resolve_models
 from astraflow_runtime.models.resolver import ModelResolver
@@ -42,11 +41,7 @@ def serve(arguments: argparse.Namespace) -> int:
     directory: Path = arguments.directory.absolute()
     (directory / "state").mkdir(0o700, parents=True, exist_ok=True)
     config = resolve_models(loaded.config, ModelResolver(loaded.catalog))
-    host, _ = listen_address(compat.listen, "listen", "127.0.0.1:8000")
-    if host in ANY and not compat.advertise:
-        raise UserError(
-            f"listen {compat.listen} says no address of this host: name it with advertise"
-        )
+    door_address(compat.listen, compat.advertise)
     configure_logging("compat")
     end_with_parent()
     return asyncio.run(_serve(config, compat, directory, url, token, kept_token(compat.key_file)))
@@ -55,7 +50,7 @@ def serve(arguments: argparse.Namespace) -> int:
 async def _serve(
     config: RunConfig, compat: TrainerConfig, directory: Path, url: str, token: str, key: str
 ) -> int:
-    place = listen_address(compat.listen, "listen", "127.0.0.1:8000")
+    place = door_address(compat.listen, compat.advertise)
     decoder = PickleDecoder(compat.max_body_mb << 20)
     await asyncio.to_thread(decoder.check)
     http = AsyncClient(url, token)
