@@ -109,8 +109,9 @@ async def train(user: User, trainer: PublicTrainer, model: Path, steps: int) -> 
             notice = {"version": step + 1, "run_eval": False, "model_id": "model0"}
             told = await trainer.call("/notify_version", notice)
             assert told["ok"] and told["weight_transfer_info"] == {"use_full": int(step != 2)}
-            assert await trainer.call("/notify_version", notice) == told
-        assert await trainer.call("/save_buffer", {}) == {"ok": True}
+            if step < steps - 1:  # with the last version the run ends, and the adapter with it
+                assert await trainer.call("/notify_version", notice) == told
+                assert await trainer.call("/save_buffer", {}) == {"ok": True}
 
 
 @pytest.mark.slow
