@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 from recorder import Recorder
 from surroundings import depends_on_who_runs_them
-from tiers import HEAVY_UNTIL, left_out, out_of_time
+from tiers import HEAVY_UNTIL, SLOW_DEMANDS, left_out, out_of_time
 from workspace import HEAVY
 
 # How long an example takes says how busy the machine is. The same examples each time: a test that passes
@@ -115,6 +115,12 @@ def pytest_collection(session: pytest.Session) -> Iterator[Any]:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     return left_out(collection_path, config.option.markexpr) or None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """What a suite asks of each component, and takes long for each."""
+    if any(getattr(item, "originalname", "") in demands for demands in SLOW_DEMANDS.values()):
+        item.add_marker("slow")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,7 +7,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from workspace import ROOT, tree_of
+from workspace import ROOT, nodes_of
 
 from astraflow_core.errors import Refused
 
@@ -39,7 +39,7 @@ class Refusals:
         return [
             f"{file.relative_to(ROOT)}:{node.lineno}"
             for file in sorted(folder.rglob("*.py"))
-            for node in ast.walk(tree_of(file))
+            for node in nodes_of(file)
             if isinstance(node, ast.Raise)
             and isinstance(node.exc, ast.Call)
             and ast.unparse(node.exc.func) == "Refused"

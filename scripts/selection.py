@@ -10,6 +10,7 @@ from pathlib import Path
 
 import dev
 import durations
+import tiers
 from workspace import HEAVY, ROOT, declared, normal, sources, tracked_files
 
 PROCESSES = {"multiprocessing", "subprocess"}
@@ -51,7 +52,12 @@ def marked_files(marker: str, arguments: Iterable[str] = ()) -> list[str]:
     ``arguments`` of pytest name others. Each worker would read all files otherwise, which takes longer than many a test."""
     if any(arg and (ROOT / arg.partition("::")[0]).exists() for arg in arguments):
         return []
-    found = [file for file in _test_files() if f"mark.{marker}" in file.read_text(encoding="utf-8")]
+    signs = [f"mark.{marker}", *(tiers.SLOW_DEMANDS if marker == "slow" else ())]
+    found = [
+        file
+        for file in _test_files()
+        if (text := file.read_text(encoding="utf-8")) and any(sign in text for sign in signs)
+    ]
     names = [str(file.relative_to(ROOT)) for file in found]
     return sorted(
         names,

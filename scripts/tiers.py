@@ -20,6 +20,17 @@ LIGHT = "not slow and not backend and not gpu"
 SLOW = "slow and not backend and not gpu"
 BACKEND = "backend and not gpu"
 
+SLOW_DEMANDS = {
+    "EnvironmentConformance": frozenset({"test_it_is_played_in_a_worker_process"}),
+    "TransportConformance": frozenset(
+        {
+            "test_a_killed_publisher_is_an_error_in_time",
+            "test_fetching_while_publishing_gives_whole_versions",
+        }
+    ),
+}
+"""Suite → the tests of it that start interpreters or wait for them, slow for each of our components."""
+
 RECORDS = {SLOW: "slow", BACKEND: "backend"}
 """Where ``tests/durations.json`` has the files of the heavy tiers."""
 

@@ -34,6 +34,12 @@ def tree_of(file: Path) -> ast.Module:
         return ast.parse(file.read_text(encoding="utf-8"), str(file))
 
 
+@cache
+def nodes_of(file: Path) -> tuple[ast.AST, ...]:
+    """All nodes of the parsed module."""
+    return tuple(ast.walk(tree_of(file)))
+
+
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """No garbage collection meanwhile.
@@ -102,18 +108,25 @@ class Import:
     node: ast.AST
 
 
-def imports(file: Path) -> Iterator[Import]:
+@cache
+def imports(file: Path) -> tuple[Import, ...]:
     """What a module imports at any depth, for typing and lazily too."""
-    for node in ast.walk(tree_of(file)):
+    return tuple(_imports(file))
+
+
+def _imports(file: Path) -> Iterator[Import]:
+    for node in nodes_of(file):
         if isinstance(node, ast.Import):
             yield from (Import(alias.name, (), node) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{where(file, node)}: import by the full name"
             yield Import(node.module or "", tuple(alias.name for alias in node.names), node)
-        elif isinstance(node, ast.Constant) and re.fullmatch(
-            r"astraflow_\w+(\.\w+)+(:\w+)?", str(node.value)
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and re.fullmatch(r"astraflow_\w+(\.\w+)+(:\w+)?", node.value)
         ):
-            yield Import(str(node.value).partition(":")[0], (), node)
+            yield Import(node.value.partition(":")[0], (), node)
 
 
 def parts_of(item: Import, package: str) -> list[str]:

@@ -215,6 +215,7 @@ def test_every_data_policy_is_among_them() -> None:
     assert ours <= {table["use"] for table in listed}
 
 
+@pytest.mark.slow
 def test_another_seed_makes_other_choices(kit: ModuleType, tmp_path: Path) -> None:
     data = [*KEPT, *SERVED[0], SHADOW]
     one, other = (live(bench(kit, data, tmp_path / str(s), seed=s), 11, 0)[0] for s in (5, 6))

@@ -23,7 +23,7 @@ from pages.markdown import BEGIN, END, prose
 from pages.processes import dataflow_app, raas_app
 from pages.workspace_catalog import catalog
 from pydantic import BaseModel
-from workspace import HEAVY, ROOT, components, tracked_files, tree_of
+from workspace import HEAVY, ROOT, components, nodes_of, tracked_files
 
 from astraflow_core.capabilities import CAPABILITIES
 from astraflow_core.catalog import Catalog
@@ -153,7 +153,7 @@ def test_every_hook_has_a_heading_with_its_arguments() -> None:
     found = {name: re.findall(r"(\w+): ", arguments) for name, arguments in headings}
     specified = {
         node.name: [argument.arg for argument in node.args.args[1:]]
-        for node in ast.walk(tree_of(CORE / "hookspecs.py"))
+        for node in nodes_of(CORE / "hookspecs.py")
         if isinstance(node, ast.FunctionDef)
     }
     assert found == specified
@@ -239,7 +239,7 @@ def test_every_endpoint_is_described_and_no_other(title: str, make_app: type[Fas
     place = {"Dataflow": "dataflow/http/service.py", "RaaS": "raas/monitor.py"}[title]
     written = {
         node.value
-        for node in ast.walk(tree_of(RUNTIME / place))
+        for node in nodes_of(RUNTIME / place)
         if isinstance(node, ast.Constant) and re.match(r"/(v1/|metrics$)", str(node.value))
     }
     assert {path for _, path in found} == written
@@ -252,7 +252,7 @@ def test_every_call_of_a_service_is_to_a_described_endpoint() -> None:
         str(node.args[0].value)
         for part in (*(RUNTIME / name for name in ("raas", "trainer", "launch", "cli")), WIRE)
         for file in part.rglob("*.py")
-        for node in ast.walk(tree_of(file))
+        for node in nodes_of(file)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".post", "._post", ".post_bytes", ".post_for_bytes"))
         and isinstance(node.args[0], ast.Constant)
     }  # fmt: skip

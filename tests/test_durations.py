@@ -84,6 +84,7 @@ def test_the_record_changes_only_where_the_tests_did() -> None:
     assert heavy == {**same, "slow": {here: 9.0}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_the_cost_of_a_test_and_its_processes_is_measured(
     workers: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch

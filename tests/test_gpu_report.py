@@ -30,6 +30,7 @@ def run(folder: Path, seconds: float, limit_s: float) -> tuple[bool, dict[str, g
     return in_time, {o.test.rpartition("::")[2]: o for o in gpu.read_outcomes(xml)}
 
 
+@pytest.mark.slow
 def test_each_outcome_is_told_with_its_reason(tmp_path: Path) -> None:
     in_time, outcomes = run(tmp_path, 0, 60)
     assert in_time and {name: o.outcome for name, o in outcomes.items()} == {

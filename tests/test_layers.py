@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import tomllib
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import dev
 import pytest
@@ -13,10 +14,10 @@ from workspace import (
     ROOT,
     components,
     imports,
+    nodes_of,
     parts_of,
     plugins,
     sources,
-    tree_of,
     where,
 )
 
@@ -160,11 +161,11 @@ def test_folders_import_each_other_in_one_direction() -> None:
         none([f"a circle: {' -> '.join(error.args[1])}"])
 
 
-def for_types_only(tree: ast.AST) -> set[int]:
+def for_types_only(file: Path) -> set[int]:
     """The nodes under ``if TYPE_CHECKING``, by ``id``: imports there never run."""
     blocks = (
         node
-        for node in ast.walk(tree)
+        for node in nodes_of(file)
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     )
     return {id(node) for block in blocks for part in block.body for node in ast.walk(part)}
@@ -180,7 +181,7 @@ def test_modules_import_each_other_in_one_direction(package: dev.Package) -> Non
     }
     below: dict[str, set[str]] = {}
     for name, file in modules.items():
-        unused = for_types_only(tree_of(file))
+        unused = for_types_only(file)
         for item in imports(file):
             if isinstance(item.node, ast.Constant) or id(item.node) in unused:
                 continue

@@ -24,6 +24,7 @@ from workspace import (
     manifests,
     metadata_of,
     module_file,
+    nodes_of,
     normal,
     plugins,
     required,
@@ -90,7 +91,7 @@ def test_core_names_no_component_of_a_plugin() -> None:
         part = file.relative_to(CORE).with_suffix("").parts[0]
         if part == "capabilities":  # the closed sets of flags
             continue
-        for node in ast.walk(tree_of(file)):
+        for node in nodes_of(file):
             literal = node.value if isinstance(node, ast.Constant) else None
             if literal in names - DEFAULTS - set(Kind):  # a component may be called as its kind is
                 wrong.append(f"{where(file, node)}: {literal!r}")
@@ -286,7 +287,7 @@ def test_functions_are_short() -> None:
         text = file.read_text(encoding="utf-8")
         if text.count("\n") <= LONGEST_FUNCTION:
             continue
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes_of(file):
             if not isinstance(node, FUNCTIONS) or node.name in DECLARATIONS:
                 continue
             if length(node) > LONGEST_FUNCTION and (lines := lines_of(node)) > LONGEST_FUNCTION:
@@ -337,7 +338,7 @@ def test_libraries_do_not_print() -> None:
         where(file, node)
         for file in all_sources()
         if "cli" not in file.parts and "commands" not in file.relative_to(ROOT).parts[:2]
-        for node in ast.walk(tree_of(file))
+        for node in nodes_of(file)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
     ]
     none(wrong)
@@ -350,7 +351,7 @@ def test_nothing_decodes_code_from_data() -> None:
         for item in imports(file):
             if item.module.partition(".")[0] in PICKLING and where(file) not in PICKLE_HOMES:
                 wrong.append(f"{where(file, item.node)}: {item.module}")
-        for node in ast.walk(tree_of(file)):
+        for node in nodes_of(file):
             if not isinstance(node, ast.Call):
                 continue
             called = ast.unparse(node.func)

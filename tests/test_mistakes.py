@@ -50,12 +50,14 @@ def test_all_mistakes_are_reported_at_once(user: User) -> None:
     refused(user, ended, "run.stepz", "sampling.top_p", "policies.solver.transport")
 
 
+@pytest.mark.slow
 def test_a_missing_file_and_a_syntax_error_are_named(user: User) -> None:
     refused(user, user.astraflow("run", "absent.toml"), "absent.toml")
     path = user.write("broken.toml", "[run]\nsteps = = 3\n")
     refused(user, user.astraflow("run", path), "broken.toml", "line 2")
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_named(user: User) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -62,6 +62,7 @@ def test_a_reward_and_a_workflow_of_ones_own(user: User) -> None:
     assert user.left_running() == []
 
 
+@pytest.mark.slow
 def test_a_mistake_raises_a_readable_error(user: User) -> None:
     user.write("table.toml", TABLE_RUN)
     code, output = run_script(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from workspace import ROOT, tree_of
+from workspace import ROOT, nodes_of
 
 from astraflow_core.protocols.launcher import ProcessSpec
 
@@ -18,7 +18,7 @@ def fields() -> Iterator[tuple[Path, str, str, ast.AnnAssign]]:
     """Every annotated field of a class that is named like a secret."""
     for place in ("core", "libs", "runtime", "testing", "plugins", "contrib"):
         for file in sorted((ROOT / place).rglob("src/**/*.py")):
-            for node in ast.walk(tree_of(file)):
+            for node in nodes_of(file):
                 if not isinstance(node, ast.ClassDef):
                     continue
                 for line in node.body:

@@ -112,7 +112,7 @@ def test_property_tests_follow_the_profile() -> None:
 
 
 def test_heavy_tests_are_found_by_the_text_of_their_file() -> None:
-    """So no conftest.py and no suite that others inherit may mark them."""
+    """So no conftest.py and no suite that others inherit may mark them, but for the suites that `tiers.SLOW_DEMANDS` names."""
     marks = ("mark." + "slow", "mark." + "backend")  # not in this file
     others = [
         file
@@ -125,4 +125,5 @@ def test_heavy_tests_are_found_by_the_text_of_their_file() -> None:
     assert slow[0].startswith("tests/") and slow[-1].startswith(
         ("core/", "libs/", "runtime/", "testing/", "contrib/")
     )
+    assert "plugins/transports/shm/tests/test_conformance.py" in slow
     assert "plugins/engines/vllm/tests/test_backend.py" in selection.marked_files("backend")

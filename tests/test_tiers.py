@@ -34,6 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_what_passes_alone_is_named_and_does_not_fail(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -45,6 +46,7 @@ def test_what_passes_alone_is_named_and_does_not_fail(
     assert "1 passed" in printed.splitlines()[-2]  # that one alone
 
 
+@pytest.mark.slow
 def test_what_fails_twice_fails(project: Path) -> None:
     (project / "test_file.py").write_text("def test_wrong() -> None:\n    assert False\n")
 

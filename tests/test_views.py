@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from pages import processes as page
 from pages import views
 from served_dataflow import Served
-from workspace import ROOT, tree_of
+from workspace import ROOT, nodes_of
 
 from astraflow_runtime.dataflow.fleet.balance import StepBalance
 from astraflow_wire.status import read_status, read_waits
@@ -59,7 +59,7 @@ def test_status_and_waits_are_the_structs_that_are_described() -> None:
 def test_views_of_a_raas_hold_what_is_described() -> None:
     (status,) = (
         node
-        for node in ast.walk(tree_of(RUNTIME / "raas" / "service.py"))
+        for node in nodes_of(RUNTIME / "raas" / "service.py")
         if isinstance(node, ast.FunctionDef) and node.name == "status"
     )
     (shown,) = (n.value for n in ast.walk(status) if isinstance(n, ast.Return))

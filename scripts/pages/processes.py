@@ -221,7 +221,7 @@ def _calls() -> dict[str, list[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for files, caller in names.items():
         for file in sorted(dev.ROOT.glob(files)):
-            for node in ast.walk(workspace.tree_of(file)):
+            for node in workspace.nodes_of(file):
                 if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                     continue
                 if (

@@ -33,10 +33,14 @@ def catalog() -> Catalog:
     return Catalog(chosen)
 
 
+@cache
+def _folders() -> dict[str, str]:
+    return {p.name: str(p.path.relative_to(dev.ROOT)) for p in dev.packages()}
+
+
 def home(plugin: str) -> str:
     """A link to the package of a plugin."""
-    distribution = catalog().plugin(plugin).distribution
-    folder = next(p.path for p in dev.packages() if p.name == distribution).relative_to(dev.ROOT)
+    folder = _folders()[catalog().plugin(plugin).distribution]
     return f"[{folder}](../{folder}/README.md)"
 
 

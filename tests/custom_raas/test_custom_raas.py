@@ -72,6 +72,7 @@ def check(
     return outcomes
 
 
+@pytest.mark.slow
 def test_the_example_meets_every_demand(user: User, model: Path) -> None:
     port = free_port()
     command = [sys.executable, str(EXAMPLE), str(model), "--port", str(port)]

@@ -84,6 +84,7 @@ def problems(found: dict[str, Any]) -> set[str]:
     return {subject for subject, finding in found.items() if finding["level"] == "problem"}
 
 
+@pytest.mark.slow
 def test_a_sound_run(doctor: Doctor, trained: Path) -> None:
     found = doctor.ask(0, f"policies.solver.model={trained}")
     assert {finding["level"] for finding in found.values()} == {"ok"}
@@ -176,6 +177,7 @@ def test_what_is_wrong_is_found(
         assert "off by one" in found["log-probs"]["text"]
 
 
+@pytest.mark.slow
 def test_a_start_that_fails_tells_why(doctor: Doctor, trained: Path) -> None:
     found = doctor.ask(2, "policies.solver.trainer.use=wrong_engines:LateTrainer")
     assert problems(found) == {"start"}

@@ -272,6 +272,7 @@ def test_a_reward_that_is_none_fails_the_episode(folder: Path, written: str) -> 
     assert failed.value.kind == "tests"
 
 
+@pytest.mark.slow
 def test_an_episode_that_was_left_in_a_command_leaves_nothing_to_the_next(folder: Path) -> None:
     async def play(environment: HarborEnvironment) -> Observation:
         (prompt,) = prompts(folder)

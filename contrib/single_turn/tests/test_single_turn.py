@@ -103,6 +103,7 @@ def test_a_group_encodes_its_prompt_once_but_ids_of_other_sets_are_distinguished
     assert engine.encoded == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_the_cache_is_bounded() -> None:
     engine, flow = EchoEngine(), workflow()
     for index in range(2000):

@@ -121,6 +121,7 @@ def test_the_last_turn_runs_no_tools() -> None:
     assert trajectory.metrics["tool_calls"] == 1 and len(trajectory.completions) == 2
 
 
+@pytest.mark.slow
 def test_a_budget_ends_the_episode() -> None:
     trajectory, _ = one(call("add", a=1), functions=[ADD], max_tokens=10)
     assert int(trajectory.sequences[0].loss_mask.sum()) == 10

@@ -111,6 +111,7 @@ def test_an_episode_that_misses_its_deadline_is_cancelled(tmp_path: Path, python
     assert (tmp_path / "cancelled").exists(), "the environment could clean up"
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_the_raas_is_killed(tmp_path: Path, python: str) -> None:
     pids = tmp_path / "pids"
     code = f"""

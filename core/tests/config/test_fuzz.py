@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ overrides = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(patch=tables, section=words, inner=tables, sets=overrides)
 @example(patch={"plugins": {"disable": 3, "only": [1]}}, section="run", inner={}, sets=[])

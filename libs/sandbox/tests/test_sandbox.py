@@ -78,6 +78,7 @@ def test_a_program_does_what_it_does_outside(program: str, folder: Path) -> None
     )
 
 
+@pytest.mark.slow
 def test_the_endings() -> None:
     loops = run(
         "print('on', flush=True)\nwhile True: pass", limits=ProgramLimits(cpu_s=1, deadline_s=120)
@@ -201,6 +202,7 @@ def test_a_host_without_enough_layers_is_refused() -> None:
     assert "seccomp" in report.active and report.missing == {"cgroup": "was left out"}
 
 
+@pytest.mark.slow
 def test_a_session_keeps_its_state_until_it_ends() -> None:
     async def converse() -> list[ProgramResult]:
         runner = WarmRunner(ProgramLimits(cpu_s=1, deadline_s=60), at_once=1)

@@ -39,6 +39,7 @@ def test_light_commands(command: list[str]) -> None:
     assert loaded & HEAVY == set()
 
 
+@pytest.mark.slow
 def test_broken_plugins_are_lines_of_the_list(
     site: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

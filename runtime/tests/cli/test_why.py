@@ -82,6 +82,7 @@ def test_a_plugin_of_several_components(site: Any, why: Any) -> None:
     assert "reward toy_match: reward" in told["provides"]
 
 
+@pytest.mark.slow
 def test_a_broken_plugin_shows_the_end_of_its_traceback(site: Any, manifest: str, why: Any) -> None:
     site.add(
         "bad",
@@ -246,6 +247,7 @@ def test_a_pairing_that_no_installed_partner_allows(site: Any, run_file: Path, w
     assert why("transport/toy_full", str(run_file))["transport toy/toy_full"]["conflicts"] == []
 
 
+@pytest.mark.slow
 def test_code_in_no_package(
     site: Any, why: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +318,7 @@ def test_names_that_mean_nothing(
     assert "did you mean 'run.toml'" in refused(capsys, "toy", str(run_file.with_name("rum.toml")))
 
 
+@pytest.mark.slow
 def test_a_path_that_no_run_can_use_is_a_mistake_and_of_no_kind(why: Any) -> None:
     for name, told in (("os:environ", "is an object of type"), ("os:nope", "has no attribute")):
         verdict = why(name, code=2)[name]["verdict"]

@@ -56,6 +56,7 @@ def by_loops(number: int, sequences: list[Any]) -> list[dict[str, Any]]:
     return turns
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(given=trajectories)
 def test_turns_are_those_of_loops(given: list[list[Any]]) -> None:

@@ -47,6 +47,7 @@ def test_several_fields_and_mutated_bytes(path, attacked):
     attack(attacked, [path], 100, 1, may_end=path in ENDS)
 
 
+@pytest.mark.slow
 def test_hostile_messages_of_all_kinds(attacked):
     assert attack(attacked, [path for path in PATHS if path not in ENDS], 1000, 1) > 25
 

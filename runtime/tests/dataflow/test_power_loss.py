@@ -91,6 +91,7 @@ def copies(trained, tmp_path):
     return Copies(trained, tmp_path)
 
 
+@pytest.mark.slow
 def test_zeros_holes_and_cuts_behind_the_flush(copies):
     first, size = copies.flushed.entries, copies.size
     assert 0 < first < size

@@ -104,6 +104,7 @@ def end_of(process):
     return process.returncode, errors
 
 
+@pytest.mark.slow
 def test_sigterm_ends_it_cleanly(dataflow, tmp_path):
     process = dataflow()
     client = listening(process, tmp_path)
@@ -114,6 +115,7 @@ def test_sigterm_ends_it_cleanly(dataflow, tmp_path):
     assert (status["state"], status["reason"]) == ("stopped", "the dataflow received SIGTERM")
 
 
+@pytest.mark.slow
 def test_one_that_stays_answers_who_comes_after_the_end(dataflow, tmp_path):
     """A trainer that still imports when the run is stopped would look for it in vain, with all its patience."""
     process = dataflow(stay=True)
@@ -131,6 +133,7 @@ def test_one_that_stays_answers_who_comes_after_the_end(dataflow, tmp_path):
     assert (status["state"], status["reason"]) == ("stopped", "enough")
 
 
+@pytest.mark.slow
 def test_a_failed_run_exits_with_1_and_the_reason(dataflow, tmp_path):
     process = dataflow()
     client = listening(process, tmp_path)
@@ -143,12 +146,14 @@ def test_a_failed_run_exits_with_1_and_the_reason(dataflow, tmp_path):
     assert "the trainer of 'solver' failed: the loss is NaN" in errors
 
 
+@pytest.mark.slow
 def test_an_empty_prompt_source_is_the_users_mistake(dataflow):
     code, errors = end_of(dataflow(prompts="my_parts:Nothing"))
     assert code == 2
     assert "[prompts] has no prompts" in errors
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_the_users_mistake(dataflow):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

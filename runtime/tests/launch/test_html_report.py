@@ -52,6 +52,7 @@ def page(file: Path, *arguments: object) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_a_page_has_table_curves_and_configuration(run: Any, tmp_path: Path) -> None:
     text = page(tmp_path / "report.html", "--run", run("one", error=HOSTILE, steps=20))
     assert "&lt;script&gt;alert(&#x27;&amp;&#x27;)&lt;/script&gt;" in text and "\x1b" not in text
@@ -59,6 +60,7 @@ def test_a_page_has_table_curves_and_configuration(run: Any, tmp_path: Path) -> 
     assert '<th scope="row">staleness</th>' in text
 
 
+@pytest.mark.slow
 def test_runs_are_compared(run: Any, tmp_path: Path) -> None:
     one, other = run("one", steps=20, seed=1), run(HOSTILE.replace("/", ""), steps=20, seed=2)
     text = page(tmp_path / "report.html", "--run", one, "--compare", other)
@@ -71,6 +73,7 @@ def test_runs_are_compared(run: Any, tmp_path: Path) -> None:
     assert ">run.steps</th>" not in differences and ">run.name</th>" not in differences
 
 
+@pytest.mark.slow
 def test_a_page_shows_no_secrets_of_the_configuration(run: Any, tmp_path: Path) -> None:
     folders = []
     for name in ("one", "two"):

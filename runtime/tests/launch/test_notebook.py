@@ -76,6 +76,7 @@ def test_a_picture_is_shown_and_written(folder: Path, tmp_path: Path) -> None:
     assert "<!-- mine -->" in (tmp_path / "mine.svg").read_text()
 
 
+@pytest.mark.slow
 def test_a_picture_is_saved_under_the_name_of_its_form(folder: Path, tmp_path: Path) -> None:
     picture = astraflow_runtime.load_run(folder).plot()
     picture.save(tmp_path / "A.PNG")

@@ -305,6 +305,7 @@ def test_ctrl_c_once_finishes_cleanly(table: Table, command: Start) -> None:
     assert running(directory) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_ends_at_once(table: Table, command: Start) -> None:
     deaf = behaving(table, rate=1, dataflow="ignore_stop", raas_0="deaf", trainer_solver="deaf")
     started = command(deaf)
@@ -321,6 +322,7 @@ def test_ctrl_c_twice_ends_at_once(table: Table, command: Start) -> None:
     assert running(directory) == []
 
 
+@pytest.mark.slow
 def test_sigterm_is_like_ctrl_c(table: Table, command: Start) -> None:
     started = command(behaving(table, rate=2), "json")
     directory = started.wait_for("raas-1.pid", "trainer-solver.pid", "fake_state")
@@ -331,6 +333,7 @@ def test_sigterm_is_like_ctrl_c(table: Table, command: Start) -> None:
     assert (directory / "checkpoint").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_launcher_takes_its_processes_along(table: Table, command: Start) -> None:
     started = command(behaving(table, rate=1, raas_0="deaf"))
     directory = started.wait_for("raas-0.pid", "raas-1.pid", "trainer-solver.pid")
@@ -339,6 +342,7 @@ def test_a_killed_launcher_takes_its_processes_along(table: Table, command: Star
     assert gone_within(directory, 20)
 
 
+@pytest.mark.slow
 def test_a_mistake_on_the_command_line(table: Table, command: Start) -> None:
     table["run"]["stepz"] = 3
     code, out, err = command(table).end()

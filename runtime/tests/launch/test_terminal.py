@@ -46,6 +46,7 @@ def drawn(
     assert drawn.screen.end() == 0
 
 
+@pytest.mark.slow
 def test_every_size_shows_the_figures_and_only_once(drawn: Drawn) -> None:
     screen, name = drawn.screen, drawn.folder.name
     for width, height in [
@@ -67,6 +68,7 @@ def test_every_size_shows_the_figures_and_only_once(drawn: Drawn) -> None:
     assert screen.text.endswith("\n")
 
 
+@pytest.mark.slow
 def test_what_is_on_the_screen(drawn: Drawn) -> None:
     screen = drawn.screen
     screen.resize(100, 24)

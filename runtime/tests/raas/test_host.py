@@ -129,6 +129,7 @@ def test_a_cancelled_request_is_aborted_in_the_engine(make_config, tmp_path):
     hosted(make_config(engine={"token_s": 0.2}), tmp_path, scenario)
 
 
+@pytest.mark.slow
 def test_a_killed_host_fails_its_requests_and_is_started_again(make_config, tmp_path):
     async def scenario():
         given = settings(make_config(engine={"token_s": 0.05}), tmp_path)
@@ -267,6 +268,7 @@ def test_a_host_that_is_given_up_ends_with_the_reason(make_config, tmp_path):
     hosted(make_config(), tmp_path, scenario)
 
 
+@pytest.mark.slow
 def test_gives_up_on_a_host_that_keeps_dying(make_config, tmp_path):
     async def scenario():
         given = settings(make_config(), tmp_path)

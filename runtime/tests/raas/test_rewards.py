@@ -46,6 +46,7 @@ def blocking(make_config, **raas):
     return make_config(reward={"use": "fake_parts:Blocking"}, raas=raas)
 
 
+@pytest.mark.slow
 def test_a_hanging_call_is_killed_at_its_deadline_while_others_continue(make_config, tmp_path):
     async def scenario(pool):
         hanging = asyncio.create_task(pool.score(view(do="hang")))
@@ -61,6 +62,7 @@ def test_a_hanging_call_is_killed_at_its_deadline_while_others_continue(make_con
     pooled(blocking(make_config, reward_workers=2, reward_deadline_s=2.0), tmp_path, scenario)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_or_raises_is_reported_and_others_are_recycled(
     make_config, tmp_path, monkeypatch
 ):

@@ -30,6 +30,7 @@ def sampled_versions(group):
     return group.versions[group.loss_mask.astype(bool)].tolist()
 
 
+@pytest.mark.slow
 def test_rolls_out_tasks_and_leaves_when_told(make_config, raas_process):
     async def scenario():
         async with FakeDataflow() as flow:
@@ -64,6 +65,7 @@ def test_rolls_out_tasks_and_leaves_when_told(make_config, raas_process):
     assert [left.raas for left in flow.left] == ["raas-0"]
 
 
+@pytest.mark.slow
 def test_answers_while_an_engine_blocks_and_leaves_on_a_signal(make_config, raas_process):
     async def scenario():
         config = make_config(engine={"block_s": 20.0})
@@ -87,6 +89,7 @@ def test_answers_while_an_engine_blocks_and_leaves_on_a_signal(make_config, raas
     assert len(flow.left) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pause", ["keep", "abort"])
 def test_weights_are_swapped_under_requests_in_flight(make_config, raas_process, pause):
     async def scenario():
@@ -111,6 +114,7 @@ def test_weights_are_swapped_under_requests_in_flight(make_config, raas_process,
     assert (metrics["solver/link_mb_s"], metrics["solver/link_s"]) == (23.0, 0.3)
 
 
+@pytest.mark.slow
 def test_tells_at_once_what_it_serves(make_config, raas_process):
     """The dataflow holds back work from a RaaS that it believes to be too far behind."""
 
@@ -128,6 +132,7 @@ def test_tells_at_once_what_it_serves(make_config, raas_process):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_pinned_episodes_keep_their_version_and_revoked_ones_end(make_config, raas_process):
     async def scenario():
         async with FakeDataflow() as flow:
@@ -152,6 +157,7 @@ def test_pinned_episodes_keep_their_version_and_revoked_ones_end(make_config, ra
     assert flow.groups[0].header.eval_set == "held_out" and not flow.failures
 
 
+@pytest.mark.slow
 def test_a_killed_host_is_replaced_and_its_tasks_continue(make_config, raas_process):
     async def scenario():
         async with FakeDataflow() as flow:
@@ -194,6 +200,7 @@ def test_a_dataflow_that_stays_away_ends_the_raas_with_a_clear_message(make_conf
     assert "Traceback" not in log
 
 
+@pytest.mark.slow
 def test_a_raas_whose_name_is_taken_ends_with_one_line_and_an_exit_code_of_its_own(
     make_config, raas_process
 ):

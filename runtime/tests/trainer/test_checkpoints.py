@@ -255,6 +255,7 @@ def test_without_room_it_is_tried_at_every_opportunity(
     assert dataflow.released[-1] == 3
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_of_the_facts_falls_back_to_the_one_before(tmp_path: Path) -> None:
     checkpoints = make(tmp_path)
     save(checkpoints, operations(), 1)

@@ -70,6 +70,7 @@ def test_plugins_alone_never_fail(
     assert "with pluggy 1" in found["plugin light"]["text"]
 
 
+@pytest.mark.slow
 def test_plugins_without_a_problem_are_one_line(
     site: Any, sound: str, manifest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_hook_with_a_wrong_name_leads_to_what_helps(
     assert "report it to its authors; if it is your own, fix" in found["plugin torn"]["fix"]
 
 
+@pytest.mark.slow
 def test_data_and_targets_that_are_not_there_are_found_before_a_process_starts(
     site: Any, sound: str, manifest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,6 +230,7 @@ def test_a_component_without_its_runtime(
     assert found["reward"]["fix"] == "pip install 'fake-heavy[runtime]'"
 
 
+@pytest.mark.slow
 def test_interpreters_of_roles_are_asked(
     site: Any,
     sound: str,

@@ -20,6 +20,7 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_figures_count_what_was_played_and_name_what_failed(user: User) -> None:
     ended = user.astraflow(
         *("eval", MODEL, "--config", "odd.toml", "--set", "numbers", "--temperature", "1"),

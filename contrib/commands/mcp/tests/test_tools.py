@@ -240,6 +240,7 @@ def test_no_resource_leads_elsewhere(uri: str) -> None:
     assert read(uri).startswith("error: ")
 
 
+@pytest.mark.slow
 def test_a_result_is_bounded_and_says_what_is_left_out() -> None:
     large = {"rows": [{"text": "x" * 5000, "at": at} for at in range(5000)], "k" * 9000: 1}
     found = result_of(large, None)

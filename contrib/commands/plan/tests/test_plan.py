@@ -190,6 +190,7 @@ def test_devices_that_are_not_there_are_named(plan: Plan) -> None:
     assert "devices names GPU 9; there are 0 and 1" in problem
 
 
+@pytest.mark.slow
 def test_a_model_that_an_engine_cannot_split(plan: Plan) -> None:
     _, told = plan(LLAMA_8B, "--gpus", "8", "--gpu-memory-gb", "12", engine="torch")
     assert any("cannot split a model" in problem for problem in told["problems"])

@@ -31,7 +31,7 @@ CORRECTIONS = [
 EVERY: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in ("grpo", "dapo", "rloo", "opo", "reinforce_pp", "cispo", "gspo", "sapo",
       "decoupled_ppo", "m2po", "ppo", "dpo", "opd", "sft", "gpg", "maxrl", "dppo", "prime_rl",
-      "flash_reinforce")),
+      "flash_reinforce", "otb")),
     ("dr_grpo", {"max_tokens": 9}),
     ("gdpo", {"rewards": {"correct": 1.0, "form": 0.5}}),
     ("grpo", ALL | {"corrections": CORRECTIONS, "dual_clip": 3.0}),
@@ -128,6 +128,7 @@ def test_a_loss_waits_for_no_device_and_makes_nothing_larger_than_its_tokens(
     assert sizes.largest <= len(size)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

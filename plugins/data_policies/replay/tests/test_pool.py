@@ -96,6 +96,7 @@ def test_the_rows_trained_last_are_served_once_more() -> None:
     assert served == [[0, 1, 2, 3], [4, 5, 2, 3], [6, 7, 4, 5], [8, 9, 6, 7]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selector", SELECTORS)
 @given(
     count=st.integers(1, 7),

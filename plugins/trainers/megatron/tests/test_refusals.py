@@ -86,6 +86,7 @@ def test_a_sequence_that_no_one_shares(tmp_path: Path) -> None:
         component(Kind.TRAINER, "megatron", {"sequence_parallel": True}, tmp_path, Ranks())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "targets", "words"),
     [

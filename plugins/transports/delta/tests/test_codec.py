@@ -184,6 +184,7 @@ def test_extreme_steps_wrap() -> None:
         there_and_back(NUMPY, ends, np.roll(ends, 1))
 
 
+@pytest.mark.slow
 def test_rice_parameter_is_the_best_one() -> None:
     for count in (50, 500, 20_000, 200_000, 800_000):
         values = np.sort(np.random.default_rng(count).choice(1 << 20, count, replace=False)).astype(

@@ -150,6 +150,7 @@ def test_both_kernels_decide_the_same_on_mutated_frames() -> None:
     assert len(campaign(Codec(NumbaKernel()), NUMPY, 12_000, 2)) > 20
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200))
 @settings(max_examples=150, deadline=None)
 def test_arbitrary_bytes_are_no_frame_by_accident(data: bytes) -> None:

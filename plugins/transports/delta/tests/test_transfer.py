@@ -108,6 +108,7 @@ def test_beyond_the_history_a_version_comes_whole_and_the_log_says_why(
     assert "version 4 of policy 'solver' is fetched whole: no deltas lead to it" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_change_of_everything_comes_whole_in_one_piece(
     rig: Any, history: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

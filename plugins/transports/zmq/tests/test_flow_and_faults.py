@@ -216,6 +216,7 @@ def test_malformed_requests_are_refused_and_disturb_no_one(rig: Rig) -> None:
     assert content(source.path) == raw(1)
 
 
+@pytest.mark.slow
 def test_answers_that_lie_are_errors(rig: Rig) -> None:
     receiver = rig.receiver()
     snapshot = Snapshotter("solver").take(1, model(1), None)

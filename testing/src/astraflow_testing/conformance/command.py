@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -17,17 +13,19 @@ from astraflow_runtime.cli import main
 from astraflow_runtime.cli.commands import parser_of
 from astraflow_runtime.cli.helping import every_command
 from astraflow_runtime.cli.provided import ProvidedCommand, select_command
+from astraflow_testing.conformance._processes.interpreter import InterpreterFailed, ask
 from astraflow_testing.conformance.manifest import BACKENDS
 from astraflow_testing.conformance.subject import Conformance, violated
 
 DEADLINE_S = 50.0
 _PROGRAM = """
-import json, sys
+import contextlib, io, sys
 from astraflow_runtime.cli import main
 
-code = main([*sys.argv[1].split(), "--help"])
-print()
-print(json.dumps([code, sorted(sys.modules)]))
+def answer(command):
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        code = main([*command.split(), "--help"])
+    return code, shown.getvalue(), sorted(sys.modules)
 """
 
 
@@ -150,18 +148,8 @@ def _leaves(
 
 def _helped(command: str) -> tuple[int, str, list[str]]:
     """``--help`` in a new interpreter with this one's ``sys.path``: exit code, output, imported modules."""
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    done = subprocess.run(  # the program is ours, its argument the name of a command
-        [sys.executable, "-c", _PROGRAM, command],
-        env={**os.environ, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    if done.returncode:
-        return done.returncode, done.stderr.strip(), []
-    output, _, report = done.stdout.rstrip().rpartition("\n")
-    code, modules = json.loads(report)
-    return code, output, modules
+    try:
+        code, output, modules = ask(_PROGRAM, command, DEADLINE_S)
+    except InterpreterFailed as error:
+        return 1, str(error), []
+    return code, output.strip(), modules

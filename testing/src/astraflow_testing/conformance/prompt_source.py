@@ -21,6 +21,7 @@ from astraflow_core.types import Prompt
 from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
 from astraflow_testing.conformance._checks import Claims, Demands, assert_whole, capability
 from astraflow_testing.conformance._processes import prompts_elsewhere as elsewhere
+from astraflow_testing.conformance._processes.interpreter import InterpreterFailed
 from astraflow_testing.conformance.subject import Conformance, Subject, context, installed
 from astraflow_wire.limits import MAX_PROMPT_ID
 
@@ -212,7 +213,7 @@ class PromptSourceConformance(Conformance, Claims):
             pytest.skip("only what installed() made can be made in another process")
         try:
             found, dialled = elsewhere.elsewhere(component.recipe, tmp_path, hash_seed=4711)
-        except RuntimeError as error:
+        except InterpreterFailed as error:
             DEMANDS.broken(f"a new process cannot make it:\n{error}", "the same on every machine")
         DEMANDS.that(
             not dialled,

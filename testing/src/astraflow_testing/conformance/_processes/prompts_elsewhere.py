@@ -1,14 +1,8 @@
-"""``python -m …_prompts_elsewhere``: prompts of a source as a fresh interpreter makes them.
-
-Reads a recipe as JSON from standard input, and writes as JSON what :func:`facts` finds and who was called over the
-network while a module was being imported.
-"""
+"""Prompts of a source as a fresh interpreter makes them."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +12,7 @@ from typing import Any
 import xxhash
 
 from astraflow_core.protocols.prompt_source import PromptSource
+from astraflow_testing.conformance._processes.interpreter import ask
 from astraflow_testing.conformance.subject import SubjectRecipe, context, installed
 
 MOST = 64
@@ -39,25 +34,10 @@ def facts(source: PromptSource) -> Facts:
 
 
 def elsewhere(recipe: SubjectRecipe, folder: Path, hash_seed: int) -> tuple[list[Facts], list[str]]:
-    """The facts of each variant in a new process with another seed of hashes, and what imports dialled."""
-    done = subprocess.run(  # the program is this module, the recipe goes in by standard input
-        [sys.executable, "-m", __name__],
-        input=json.dumps(
-            [recipe.kind, recipe.use, list(recipe.variants), str(folder)], default=str
-        ),
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
-            "PYTHONHASHSEED": str(hash_seed),
-        },
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip()[-2000:])
-    found, dialled = json.loads(done.stdout.strip().splitlines()[-1])
+    """The facts of each variant in a new process with another seed of hashes, and what imports dialled; raises
+    :class:`~astraflow_testing.conformance._processes.interpreter.InterpreterFailed`."""
+    question = [recipe.kind, recipe.use, list(recipe.variants), str(folder)]
+    found, dialled = ask(f"from {__name__} import answer", question, DEADLINE_S, hash_seed)
     return found, dialled
 
 
@@ -77,9 +57,10 @@ def _is_network(event: str, arguments: Sequence[Any]) -> bool:
     return event != "socket.connect" or isinstance(arguments[1], tuple)
 
 
-def main() -> None:
-    """Create the sources and print their prompts."""
-    kind, use, variants, folder = json.load(sys.stdin)
+def answer(recipe: list[Any]) -> tuple[list[Facts], list[str]]:
+    """Make the sources of a recipe: what :func:`facts` finds, and who was called over the network while a module was
+    being imported."""
+    kind, use, variants, folder = recipe
     dialled: list[str] = []
 
     def watch(event: str, arguments: Sequence[Any]) -> None:
@@ -89,8 +70,4 @@ def main() -> None:
     sys.addaudithook(watch)
     subject = installed(kind, use, *variants)
     built = [factory(context("dataflow", Path(folder))) for factory in subject.variants.values()]
-    sys.stdout.write(json.dumps([[facts(source) for source in built], dialled]) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    return [facts(source) for source in built], dialled
