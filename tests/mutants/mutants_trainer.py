@@ -384,6 +384,17 @@ class TestEveryExpert(Examination):
     trainer = EveryExpert
 
 
+class RawGradients(TorchTrainer):
+    def logit_gradients(self, batch: Batch) -> Any:
+        return super().logit_gradients(replace(batch, temperature=1.0))
+
+
+class TestRawGradients(Examination):
+    wrong = "logit_gradients() forgets the temperature"
+    caught_by = "test_logit_gradients_are_those_of_an_independent_forward_pass"
+    trainer = RawGradients
+
+
 class OwnBetas(TorchTrainer):
     def apply(self, settings: AdamWStep) -> dict[str, float]:
         return super().apply(replace(settings, betas=self._config.betas))

@@ -24,6 +24,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "reference": "computes log-probs of a frozen reference model",
         "proximal": "computes log-probs at the start of the update",
         "values": "trains and evaluates a value model",
+        "logit_gradients": "gives the squared length of the gradient of each token's log-prob by the logits",
         "checkpoint": "saves and loads its whole state",
         "adopt": "continues with weights that are given to it",
         "async_save": "continues while a checkpoint is written",
@@ -40,6 +41,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "reference": "may need reference log-probs",
         "proximal": "may need proximal log-probs",
         "values": "may need a value model",
+        "logit_gradients": "may need the squared length of the gradient of each token's log-prob by the logits",
         "current": "may need current log-probs of the whole mini-batch before its loss",
     },
     "data_policy": {

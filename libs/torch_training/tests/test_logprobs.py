@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from astraflow_torch_training.logprobs import token_logprobs
+from astraflow_torch_training.logprobs import logit_gradients, token_logprobs
 
 
 @pytest.mark.parametrize("at_once", [1, 3 * 7, 1 << 20])
@@ -32,7 +32,10 @@ def test_logprobs_and_entropy_are_those_of_the_whole_softmax(
     np.testing.assert_allclose(
         entropy.detach(), -(np.exp(expected) * expected).sum(axis=1), atol=1e-5
     )
+    away = np.eye(7)[targets] - np.exp(expected)
+    squares = logit_gradients(head, given, torch.from_numpy(targets), temperature, 7, at_once)
+    np.testing.assert_allclose(squares, np.square(away).sum(axis=1), atol=1e-6)
+    assert not squares.requires_grad
     logprobs.sum().backward()
     assert given.grad is not None
-    indicator = np.eye(7)[targets] - np.exp(expected)
-    np.testing.assert_allclose(given.grad, indicator @ weight / temperature, atol=1e-5)
+    np.testing.assert_allclose(given.grad, away @ weight / temperature, atol=1e-5)

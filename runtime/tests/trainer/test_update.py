@@ -63,6 +63,10 @@ class Trainer:
         self.passes.append((model, len(batch)))
         return np.full(len(batch.tokens), -2, np.float32)
 
+    def logit_gradients(self, batch: Batch) -> Any:
+        self.passes.append(("logits", len(batch)))
+        return np.full(len(batch.tokens), 0.5, np.float32)
+
     def step(self, batch: Batch, algorithm: Any, step: int) -> dict[str, float]:
         self.parts.append(batch)
         count = float(len(self.parts))
@@ -117,6 +121,15 @@ def test_needs_are_met_with_as_few_passes_as_possible() -> None:
     update(make_batch(), trainer, algorithm, parts=2, seed=0, step=0)  # type: ignore[arg-type]
     assert trainer.passes == [("reference", 6), ("current", 6), ("current", 3)]
     assert all(part.proximal is not None and part.current is not None for part in trainer.parts)
+
+
+def test_gradients_by_the_logits_are_asked_for_once_and_go_with_their_rows() -> None:
+    trainer = Trainer()
+    update(make_batch(), trainer, Algorithm("logit_gradients"), parts=2, seed=0, step=0)  # type: ignore[arg-type]
+    assert trainer.passes == [("logits", 6)]
+    for part in trainer.parts:
+        assert part.logit_gradients is not None
+        assert part.logit_gradients.shape == part.tokens.shape
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +13,6 @@ from pydantic import BaseModel, ValidationError
 
 from astraflow_core.catalog import Catalog, Selected
 from astraflow_core.config.models import RunConfig, RunTable, TlsTable
-from astraflow_core.config.own_modules import make_importable
 from astraflow_core.config.paths import absolute, resolved_options
 from astraflow_core.config.rendering import join, render
 from astraflow_core.config.sources import Layers, Origin, apply_overrides, read_file
@@ -19,11 +20,14 @@ from astraflow_core.config.tables import AUTO, TablePlace, component_tables
 from astraflow_core.errors import ConfigError, PluginError
 from astraflow_core.installed.discovery import DISABLE_VARIABLE, disabled_by_environment
 from astraflow_core.installed.entry_points import RUNTIME
-from astraflow_core.installed.provenance import lock_of
+from astraflow_core.installed.provenance import lock_of, module_folders, read_plugins
 from astraflow_core.seeds import derive_seed
 from astraflow_core.shared_secret import shared_secret
 from astraflow_core.suggestions import nearest
 from astraflow_core.types import ComponentContext, RunInfo
+
+AT_START = frozenset(sys.path)
+"""Where every process of this interpreter looks for modules."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ def read_config(
     else:
         label, layers = str(source), read_file(Path(source))
     problems = apply_overrides(layers, overrides)
-    make_importable(layers, Path(label).parent if label else None)
+    _make_importable(layers, Path(label).parent if label else None)
     catalog = catalog or catalog_of(layers.raw)
     if label:
         catalog = catalog.locked(lock_of(Path(label).parent))
@@ -89,6 +93,22 @@ def read_config(
     origins = {path: origin.label for path, origin in layers.origins.items()}
     notes = (*_taken_over(layers, components), *layers.notes, *_of_several(config, catalog))
     return LoadedConfig(config, origins, catalog, components, notes, label)
+
+
+def _make_importable(layers: Layers, run_directory: Path | None) -> None:
+    """Put the folders of a run's own modules (``use = "module:attr"``, ``[rollouts] redact``), those of the files that name
+    them, behind all others on ``sys.path``, where they hide nothing. ``run_directory``: of a run that has begun, which
+    knows where it found them."""
+    folders = module_folders(read_plugins(run_directory)) if run_directory is not None else []
+    tables = [(place.path, place.table) for place in component_tables(layers.raw)]
+    own = [p for p, t in tables if isinstance(t, Mapping) and ":" in str(t.get("use", ""))]
+    keys = ["rollouts.redact", *(f"{path}.use" for path in own)]
+    origins = [origin for key in keys if (origin := layers.origin(key)) is not None]
+    folders += [str(origin.folder.resolve()) for origin in origins]
+    new = [folder for folder in dict.fromkeys(folders) if folder not in sys.path]
+    sys.path += new
+    if new:
+        importlib.invalidate_caches()
 
 
 def _of_several(config: RunConfig, catalog: Catalog) -> Iterator[str]:

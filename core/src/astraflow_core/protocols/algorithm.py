@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from astraflow_core.types import Batch, Loss, LossInputs
 
-NEEDS = frozenset({"reference", "proximal", "values", "current", "entropy"})
+NEEDS = frozenset({"reference", "proximal", "values", "current", "entropy", "logit_gradients"})
 """What an algorithm can ask of its trainer."""
 
 

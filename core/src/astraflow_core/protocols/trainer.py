@@ -76,6 +76,15 @@ class Trainer(Protocol):
         """Free everything."""
 
 
+class GivesLogitGradients(Protocol):
+    """What a :class:`Trainer` with capability ``logit_gradients`` offers beside."""
+
+    def logit_gradients(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """The squared length of the gradient of each token's log-prob by the logits, those divided by
+        ``batch.temperature``: ``1 - 2 p + Σ p²`` with p the probability of the token and the sum over the vocabulary, float32
+        ``[N]``, 0 at the first token of a row. Of the current weights."""
+
+
 class ExportsShards(Protocol):
     """What a :class:`Trainer` with capability ``sharded_export`` offers beside."""
 

@@ -42,8 +42,8 @@ class Batch:
     smallest version of its trained tokens. ``temperature`` is the sampling temperature that the behaviour
     log-probs include (1.0 if the engine reports raw ones); a trainer divides its logits by it.
 
-    Filled by the trainer's loop: ``reference``, ``proximal``, ``current``, ``values``, ``advantages``, and ``weights``:
-    loss term → each token's share in it, float32 ``[N]``.
+    Filled by the trainer's loop: ``reference``, ``proximal``, ``current``, ``values``, ``logit_gradients``, ``advantages``,
+    and ``weights``: loss term → each token's share in it, float32 ``[N]``.
     """
 
     id: str
@@ -151,6 +151,7 @@ class Batch:
     proximal: FilledIn = None
     current: FilledIn = None
     values: FilledIn = None
+    logit_gradients: FilledIn = None
     advantages: FilledIn = None
     weights: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
 

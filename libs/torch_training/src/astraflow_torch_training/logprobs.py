@@ -1,4 +1,4 @@
-"""Log-probs and entropy of tokens from hidden states, in chunks that bound the memory for logits."""
+"""Log-probs, entropy and gradients by the logits of tokens from hidden states, in chunks that bound the memory for logits."""
 
 from __future__ import annotations
 
@@ -36,6 +36,28 @@ def token_logprobs(
     ]
     logprobs = torch.cat([part[0] for part in parts])
     return logprobs, torch.cat([part[1] for part in parts]) if with_entropy else None
+
+
+@torch.no_grad()
+def logit_gradients(
+    head: Callable[[torch.Tensor], torch.Tensor],
+    hidden: torch.Tensor,
+    targets: torch.Tensor,
+    temperature: float,
+    vocabulary: int,
+    logits_at_once: int = LOGITS_AT_ONCE,
+) -> torch.Tensor:
+    """Squared length of the gradient of the log-probs of ``targets`` by their logits, float32 ``[n]``: see
+    :meth:`astraflow_core.protocols.trainer.GivesLogitGradients.logit_gradients`. Arguments as of :func:`token_logprobs`."""
+    size = max(1, logits_at_once // vocabulary)
+    found = []
+    for states, wanted in zip(torch.split(hidden, size), torch.split(targets, size), strict=True):
+        logits = head(states).float()
+        probabilities = torch.softmax(logits / temperature, dim=-1)
+        # e - p, whose square has no cancellation where p is near 1.
+        probabilities.scatter_add_(1, wanted[:, None], logits.new_full((len(wanted), 1), -1.0))
+        found.append(probabilities.square().sum(dim=-1))
+    return torch.cat(found)
 
 
 def _chunk(

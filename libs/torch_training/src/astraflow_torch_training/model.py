@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from astraflow_core.errors import UserError
 from astraflow_torch_training.config import TrainingConfig
-from astraflow_torch_training.logprobs import token_logprobs
+from astraflow_torch_training.logprobs import logit_gradients, token_logprobs
 from astraflow_torch_training.memory import enough_memory_for_state
 from astraflow_torch_training.trees import tree_mask
 from astraflow_torch_weights.routers import RouterReplay
@@ -79,6 +79,15 @@ class CausalLM:
             return TokenPrediction(logprobs, entropy, None)
         values = self._value(hidden) if self.critic is None else self.critic.values(micro)
         return TokenPrediction(logprobs, entropy, values)
+
+    def logit_gradients(
+        self, micro: MicroBatch, targets: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """:func:`~astraflow_torch_training.logprobs.logit_gradients` of ``targets`` (int64 ``[n]``) at the positions of
+        ``micro``: float32 ``[n]``."""
+        with torch.no_grad(), self.precision():
+            hidden = self._hidden(micro)
+            return logit_gradients(self.head, hidden, targets, temperature, self.vocabulary)
 
     def values(self, micro: MicroBatch) -> torch.Tensor:
         """The value of the state before each position of ``micro``: float32 ``[n]``."""

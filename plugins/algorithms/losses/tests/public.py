@@ -56,6 +56,24 @@ def verl_outcome(kind: str, scores: Array, mask: Array, index: Array) -> Array:
     return verl_whiten(spread, mask) * mask if kind == "reinforce_pp_baseline" else spread
 
 
+def verl_otb(rewards: Array, mask: Array, index: Array, energy: Array, tail: bool = True) -> Array:
+    """``compute_multi_turn_optimal_token_baseline_advantage`` of rewards of tokens; ``energy``: 1 - 2π + Σπ²; ``tail``:
+    ``handle_zero_tail``."""
+    back = np.zeros(rewards.shape)
+    rows = [np.flatnonzero(m) for m in mask]
+    for i, own in enumerate(rows):
+        group = [j for j in np.flatnonzero(index == index[i]) if len(rows[j])]
+        for t, token in enumerate(own):
+            back[i, token] = rewards[i, own[t:]].sum()
+            there = [j for j in group if len(rows[j]) > t]
+            if len(group) == 1 or (tail and len(there) == 1):
+                continue
+            weights = [energy[j, rows[j][: t + 1]].sum() for j in there]
+            returns = [rewards[j, rows[j][t:]].sum() for j in there]
+            back[i, token] -= np.dot(weights, returns) / (sum(weights) + 1e-8)
+    return back
+
+
 def verl_gpg(scores: Array, mask: Array, index: Array, f_norm: float = 1.0) -> Array:
     """``compute_gpg_outcome_advantage``."""
     alpha, result = len(scores) / max(1, np.count_nonzero(scores)), np.array(scores, float)

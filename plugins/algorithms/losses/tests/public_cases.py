@@ -38,6 +38,7 @@ class Data:
     versions: Any
     columns: Any
     teacher: Any
+    energy: Any
 
     @property
     def rewards(self) -> Any:
@@ -64,6 +65,12 @@ def teacher(seed: int, behaviour: Any, spread: float) -> Any:
     """Apart from the other draws."""
     rng = np.random.default_rng(seed + 99)
     return (behaviour + spread * rng.uniform(-1, 1, len(behaviour))).astype(np.float32)
+
+
+def energy(seed: int, behaviour: Any) -> Any:
+    """``1 - 2π + Σπ²``, the rest of π being that of another token or of many; apart from the other draws."""
+    rest = 1 - np.exp(behaviour)
+    return (rest**2 * (1 + np.random.default_rng(seed + 98).random(len(rest)))).astype(np.float32)
 
 
 def make(
@@ -104,6 +111,7 @@ def make(
         versions=np.where(mask, rng.integers(2, 7, total), -1).astype(np.int32),
         trajectory=np.arange(rows) + 70, group_size=none.astype(np.int32), group_mean=none, group_std=none,
         teacher_logprobs=teacher(seed, behaviour, spread), reference=near(), proximal=near(0.6), current=near(), values=rng.normal(size=total).astype(np.float32),
+        logit_gradients=energy(seed, behaviour),
     )  # fmt: skip
     batch = stamped(with_named_rewards(batch, seed))
     row, place = batch.row_of_token, np.arange(total) - np.repeat(starts, lengths)
@@ -116,8 +124,9 @@ def make(
     names = ("logprobs", "current", "proximal", "reference", "values", "versions")
     old, lp, prox, ref, values, versions = (padded(getattr(batch, name)) for name in names)
     ones, taught = padded(mask * 1.0), padded(batch.teacher_logprobs)
+    places, moved = (row, place), padded(batch.logit_gradients)
     return Data(
-        batch, batch.current, ones, old, lp, prox, ref, values, versions, (row, place), taught
+        batch, batch.current, ones, old, lp, prox, ref, values, versions, places, taught, moved
     )
 
 
@@ -339,6 +348,12 @@ CASES: dict[str, tuple[str, dict[str, Any], Advantages | None, Public]] = {
         "flash_reinforce", {"delta": 0.01}, lambda d: P.flash_reinforce_advantages(d.rewards, d.mask),
         lambda d, lp, a: P.flash_reinforce_loss(lp, d.old, a, d.mask, 0.01),
     ),
+    **{
+        f"verl otb, tail {tail}": (
+            "otb", {"zero_tail": tail},
+            lambda d, tail=tail: P.verl_otb(d.last(), d.mask, d.index, d.energy, tail), VANILLA,
+        ) for tail in (True, False)
+    },
     "MaxRL": ("maxrl", {}, lambda d: P.maxrl_advantages(d.rewards, d.mask, d.index), VANILLA),
     **{
         f"verl {option}": ("grpo", rejecting(option, upper), None, rejected(option, upper))
@@ -361,7 +376,7 @@ def build(name: str, keys: dict[str, Any]) -> Any:
 
 
 def completed(algorithm: Any, batch: Batch) -> Batch:
-    optional = ("reference", "proximal", "current", "values")
+    optional = ("reference", "proximal", "current", "values", "logit_gradients")
     batch = replace(batch, **{n: None for n in optional if n not in algorithm.needs})
     batch = replace(batch, advantages=algorithm.advantages(batch))
     return replace(batch, weights=algorithm.weights(batch))

@@ -67,6 +67,18 @@ class TestOpo(AlgorithmConformance):
         return installed("algorithm", "opo", {}, ALL | RECOMPUTE, {"group_unit": "trajectory"})
 
 
+class TestOtb(AlgorithmConformance):
+    expected_failures: ClassVar[Mapping[str, str]] = {
+        "test_advantages_read_the_stamped_statistics": "baselines of tokens need the other rows"
+    }
+
+    @pytest.fixture
+    def component(self) -> Subject:
+        other = {"zero_tail": False, "outcome": "whole"}
+        in_reward = {"kl_coef": 0.05, "kl_in": "reward"}
+        return installed("algorithm", "otb", {}, other | ALL | RECOMPUTE, in_reward)
+
+
 class TestReinforcePp(AlgorithmConformance):
     @pytest.fixture
     def component(self) -> Subject:

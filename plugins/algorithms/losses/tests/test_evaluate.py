@@ -75,7 +75,7 @@ def packed(seed: int = 0) -> dict[str, Any]:
     return {
         "logprobs": sampled, "loss_mask": mask, "current": near(), "reference": near(),
         "proximal": near(), "values": rng.random(total), "predicted_values": rng.random(total),
-        "entropy": rng.random(total), "versions": rng.integers(3, 6, total), "lengths": lengths,
+        "entropy": rng.random(total), "logit_gradients": rng.random(total), "versions": rng.integers(3, 6, total), "lengths": lengths,
         "rewards": rng.random(6), "group": [0, 0, 1, 1, 1, 2], "trajectory": [0, 1, 2, 3, 3, 4],
     }  # fmt: skip
 
@@ -110,6 +110,7 @@ def test_padded_arrays_and_tensors_give_what_packed_ones_do() -> None:
         ("decoupled_ppo", {}),
         ("flash_reinforce", {"delta": 0.002}),
         ("maxrl", {}),
+        ("otb", {}),
     ):
         one = evaluate_loss(name, keys, given)
         for other in (evaluate_loss(name, keys, square), evaluate_loss(name, keys, tensors)):

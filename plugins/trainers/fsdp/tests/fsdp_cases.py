@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.protocols.trainer import ExportsShards, Trainer
+from astraflow_core.protocols.trainer import ExportsShards, GivesLogitGradients, Trainer
 from astraflow_core.types import Batch, ComponentContext, Ranks, RunInfo
 from astraflow_core.types.generation import not_recorded
 from astraflow_testing.conformance.subject import installed
@@ -245,6 +245,7 @@ def run_scenario(rank: Rank, use: str, name: str, **more: Any) -> dict[str, Any]
         "step_logprobs": cast(Any, trainer).step_logprobs(),
         "step_entropies": cast(Any, trainer).step_entropies(),
         "logprobs": trainer.logprobs(with_experts(last) if experts else last, "current"),
+        "logit_gradients": cast(GivesLogitGradients, trainer).logit_gradients(last),
     }
     if experts:
         found["free"] = trainer.logprobs(last, "current")
@@ -255,8 +256,8 @@ def run_scenario(rank: Rank, use: str, name: str, **more: Any) -> dict[str, Any]
 
 
 def same_steps(got: dict[str, Any], expected: dict[str, Any]) -> None:
-    """What the last step has computed of each token."""
-    for name in ("step_logprobs", "step_entropies"):
+    """What the last step has computed of each token, and gradients by the logits."""
+    for name in ("step_logprobs", "step_entropies", "logit_gradients"):
         if expected[name] is None:
             assert got[name] is None
         else:

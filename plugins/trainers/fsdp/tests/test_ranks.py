@@ -92,9 +92,8 @@ def test_four_ranks_in_a_mesh_make_the_same_steps(
         same_weights(found[str(keys)]["weights"], one["qwen3"]["weights"], STEPS)
         # Sums cut within a row are rounded once more, and AdamW divides by small second moments.
         limit = 3e-5 if "context_parallel" in keys else 1e-5
-        np.testing.assert_allclose(
-            found[str(keys)]["logprobs"], one["qwen3"]["logprobs"], rtol=0, atol=limit
-        )
+        for of in ("logprobs", "logit_gradients"):
+            np.testing.assert_allclose(found[str(keys)][of], one["qwen3"][of], rtol=0, atol=limit)
 
 
 def test_checkpoints_go_between_a_mesh_and_one_rank(

@@ -105,6 +105,7 @@ def write_reference(folder: Path) -> Path:
         norms, losses = [], []
         for number, batch in enumerate(batches):
             found[f"logprobs/{number}"] = course.trainer.logprobs(batch, "current")
+            found[f"logprobs/gradients/{number}"] = course.trainer.logit_gradients(batch)
             if (values := course.values(batch)) is not None:
                 found[f"values/{number}"] = values
             metrics = course.step(batch, number)

@@ -94,6 +94,7 @@ class Shown:
                 self.save(course, "checkpoint")
                 found |= named("saved", course)
             found[f"logprobs/{number}"] = course.trainer.logprobs(batch, "current")
+            found[f"logprobs/gradients/{number}"] = course.trainer.logit_gradients(batch)
             if (values := course.values(batch)) is not None:
                 found[f"values/{number}"] = values
             metrics = course.step(batch, number)

@@ -30,6 +30,7 @@ OF_TOKENS = {
     "reference": "f",
     "proximal": "f",
     "values": "f",
+    "logit_gradients": "f",
     "predicted_values": "f",
     "entropy": "f",
     "turn_rewards": "f",
@@ -44,6 +45,7 @@ NEEDED = {
     "reference": "log-probs of the reference model",
     "proximal": "log-probs at the start of the update",
     "values": "what the value model gave before each token",
+    "logit_gradients": "1 - 2 p + the sum of p² over the vocabulary, p the probability of the token",
     "entropy": "the entropy of the distribution at each token",
 }
 
@@ -77,7 +79,7 @@ def evaluate_loss(
     are required: ``logprobs``, of the policy that sampled; ``loss_mask`` (bool), the trained tokens; ``rewards``
     (``[R]``). Optional: ``current``, the log-probs to be trained (default: as sampled); ``group`` (int ``[R]``, default:
     all rows are one group) and ``trajectory`` (default: one per row), the rows being whole groups; ``reference``,
-    ``proximal``, ``values``, ``entropy``, if the algorithm needs them; ``predicted_values`` (default: ``values``);
+    ``proximal``, ``values``, ``entropy``, ``logit_gradients``, if the algorithm needs them; ``predicted_values`` (default: ``values``);
     ``versions`` (int, default 0), as the batch updates the version after the newest; ``turn_rewards``, at the last token
     of each turn, 0 elsewhere; ``teacher_logprobs``; ``named_rewards``, name → what each row earned under it (``[R]``). What else stands outside the
     mask has no influence. ``step`` counts updates, for schedules.
@@ -144,6 +146,10 @@ class _Given:
     def values(self, batch: Batch) -> npt.NDArray[np.float32]:
         """The values."""
         return self._arrays["values"].astype(np.float32)
+
+    def logit_gradients(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """The squared lengths of gradients by the logits."""
+        return self._arrays["logit_gradients"].astype(np.float32)
 
     def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
         """Nothing is trained."""

@@ -14,6 +14,7 @@ from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.protocols.trainer import (
     AdoptsWeights,
     ExportsShards,
+    GivesLogitGradients,
     SavesLater,
     Sleeps,
     Trainer,
@@ -160,6 +161,10 @@ class _Agreed:
 
     def values(self, batch: Batch) -> Floats:
         return self._agree(self._trainer.values(batch))
+
+    def logit_gradients(self, batch: Batch) -> Floats:
+        trainer = cast(GivesLogitGradients, self._trainer)
+        return self._agree(trainer.logit_gradients(batch))
 
     def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
         return self._trainer.step(batch, algorithm, step)

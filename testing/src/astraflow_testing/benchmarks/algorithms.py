@@ -14,7 +14,7 @@ from astraflow_testing.benchmarks.pairs import Work
 from astraflow_testing.conformance._algorithms.loss_cases import Case, complete, inputs_of
 
 SHAPE = BatchShape(rows=64, group=8, prompt=16, sampled=48, vocabulary=50)
-_NEEDED = ("reference", "proximal", "current", "values")
+_NEEDED = ("reference", "proximal", "current", "values", "logit_gradients")
 """Columns of a batch that an algorithm names among its needs."""
 
 

@@ -16,6 +16,7 @@ from astraflow_core.protocols.trainer import SavesLater, Sleeps
 from astraflow_testing.conformance._checks import Claims, assert_whole, capability
 from astraflow_testing.conformance._models.adopt_tests import AdoptTests
 from astraflow_testing.conformance._models.gradient_tests import GradientTests
+from astraflow_testing.conformance._models.per_token_tests import PerTokenTests
 from astraflow_testing.conformance._models.sharded_export_tests import ShardedExportTests
 from astraflow_testing.conformance._models.trainer_checks import close_to, loss_inputs
 from astraflow_testing.conformance._models.trainer_rig import (
@@ -44,7 +45,13 @@ BITWISE = 1e-6
 
 
 class TrainerConformance(
-    Conformance, Claims, ShardedExportTests, GradientTests, AdoptTests, TrainerRoutingTests
+    Conformance,
+    Claims,
+    ShardedExportTests,
+    GradientTests,
+    AdoptTests,
+    TrainerRoutingTests,
+    PerTokenTests,
 ):
     """Inherit this and give the fixture ``component``::
 
@@ -419,17 +426,6 @@ class TrainerConformance(
         same, words = same_update(before, exported(one), exported(other), BITWISE)
         DEMANDS.that(
             same, f"{words} if logprobs() is called before each step", "logprobs: no gradient"
-        )
-
-    @capability("values")
-    def test_values_are_one_per_token(self, component: Subject, rig: TrainerRig) -> None:
-        batch = ragged_batch()
-        values = rig.build(needs=frozenset({"values"})).values(batch)
-        shaped = values.dtype == np.float32 and values.shape == batch.tokens.shape
-        DEMANDS.that(
-            shaped and bool(np.isfinite(values).all()),
-            f"values() gave {values.dtype} {list(values.shape)} for {len(batch.tokens)} tokens",
-            "float32 [N], finite",
         )
 
     def test_the_loss_is_given_every_trained_token_once(

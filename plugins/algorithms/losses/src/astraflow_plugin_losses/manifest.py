@@ -49,6 +49,13 @@ def astraflow_algorithms() -> list[Component]:
             capabilities=OF_ALL,
         ),
         Component(
+            name="otb",
+            target="astraflow_plugin_losses.group_scale.otb:Otb",
+            config="astraflow_plugin_losses.group_scale.otb:OtbConfig",
+            summary="a baseline for each token: the group's returns weighted by the squared gradient so far",
+            capabilities=OF_ALL | {"logit_gradients"},
+        ),
+        Component(
             name="turn_grpo",
             target="astraflow_plugin_losses.turn_level.turn_grpo:TurnGrpo",
             config="astraflow_plugin_losses.turn_level.turn_grpo:TurnGrpoConfig",

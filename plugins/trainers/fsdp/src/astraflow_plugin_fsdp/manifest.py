@@ -19,7 +19,7 @@ def astraflow_trainers() -> list[Component]:
             summary="trains a Hugging Face causal LM sharded over ranks by FSDP2, CPU or CUDA",
             capabilities=frozenset(
                 {
-                    *("entropy", "reference", "proximal", "values"),
+                    *("entropy", "reference", "proximal", "values", "logit_gradients"),
                     *("checkpoint", "async_save", "reshard", "multi_rank", "lora"),
                     *("sharded_export", "router_replay"),
                 }

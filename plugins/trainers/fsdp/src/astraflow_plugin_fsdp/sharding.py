@@ -70,6 +70,19 @@ class ShardedLM(CausalLM):
         assert logprobs is not None
         return TokenPrediction(logprobs, entropy, values)
 
+    def logit_gradients(
+        self, micro: MicroBatch, targets: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """See :meth:`CausalLM.logit_gradients`."""
+
+        def compute(part: MicroBatch, mine: Indices) -> tuple[torch.Tensor | None, ...]:
+            wanted = targets if part is micro else targets[torch.from_numpy(mine).to(self.device)]
+            return (CausalLM.logit_gradients(self, part, wanted, temperature),)
+
+        (found,) = self._run(compute, micro)
+        assert found is not None
+        return found
+
     def values(self, micro: MicroBatch) -> torch.Tensor:
         """See :meth:`CausalLM.values`."""
         (values,) = self._run(lambda part, _: (CausalLM.values(self, part),), micro)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -126,6 +126,28 @@ class FsdpTrainer:
         chosen = self._model if model == "current" else self._reference
         if chosen is None:
             raise UserError("no reference model was loaded: setup() did not request it")
+        return self._evaluated(
+            batch, lambda micro, targets: chosen.predict(micro, targets, batch.temperature).logprobs
+        )
+
+    def logit_gradients(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """See :class:`astraflow_core.protocols.trainer.GivesLogitGradients`; complete on every rank."""
+        model = self._model
+        return self._evaluated(
+            batch, lambda micro, targets: model.logit_gradients(micro, targets, batch.temperature)
+        )
+
+    def values(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """See :class:`astraflow_core.protocols.trainer.Trainer`: of the state before each token, 0 at the
+        first of a row; complete on every rank."""
+        if not self._critic:
+            raise UserError("no critic was made: setup() did not request values")
+        return self._evaluated(batch, lambda micro, _: self._model.values(micro))
+
+    def _evaluated(
+        self, batch: Batch, of: Callable[[MicroBatch, torch.Tensor], torch.Tensor]
+    ) -> npt.NDArray[np.float32]:
+        """What ``of`` says of every token, float32 ``[N]``, 0 at the first of a row; without gradient."""
         group = self._joined()
         share, parts = self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_))
         result = np.zeros(len(batch.tokens), dtype=np.float32)
@@ -133,22 +155,9 @@ class FsdpTrainer:
             tokens = share.batch.tokens[micro.positions].astype(np.int64)
             targets = torch.from_numpy(tokens).to(group.device)
             with torch.no_grad(), self._enough_memory(batch):
-                logprobs = chosen.predict(micro, targets, batch.temperature).logprobs
-            result[share.tokens[micro.positions]] = logprobs.cpu().numpy()
+                found = of(micro, targets).cpu().numpy()
+            result[share.tokens[micro.positions]] = found
         return group.total(result)
-
-    def values(self, batch: Batch) -> npt.NDArray[np.float32]:
-        """See :class:`astraflow_core.protocols.trainer.Trainer`: of the state before each token, 0 at the
-        first of a row; complete on every rank."""
-        if not self._critic:
-            raise UserError("no critic was made: setup() did not request values")
-        share, parts = self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_))
-        result = np.zeros(len(batch.tokens), dtype=np.float32)
-        for micro in parts:
-            with torch.no_grad(), self._enough_memory(batch):
-                values = self._model.values(micro).cpu().numpy()
-            result[share.tokens[micro.positions]] = values
-        return self._joined().total(result)
 
     def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`. The metrics are those of all ranks, on every

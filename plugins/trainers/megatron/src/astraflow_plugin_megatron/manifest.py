@@ -20,6 +20,7 @@ def astraflow_trainers() -> list[Component]:
             capabilities=frozenset(
                 {
                     "entropy",
+                    "logit_gradients",
                     "reference",
                     "proximal",
                     "values",

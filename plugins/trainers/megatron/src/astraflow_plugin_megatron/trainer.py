@@ -125,6 +125,11 @@ class MegatronTrainer:
             raise UserError("no reference model was loaded: setup() did not request it")
         return self._evaluate(chosen, batch, Wanted())
 
+    def logit_gradients(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """See :class:`astraflow_core.protocols.trainer.GivesLogitGradients`; complete on every rank."""
+        wanted = Wanted(logprobs=False, logit_gradients=True)
+        return self._evaluate(self._policy, batch, wanted)
+
     def values(self, batch: Batch) -> npt.NDArray[np.float32]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`: of the state before each token, 0 at the first of a
         row; complete on every rank."""

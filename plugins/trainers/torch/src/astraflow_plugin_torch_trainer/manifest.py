@@ -23,6 +23,7 @@ def astraflow_trainers() -> list[Component]:
                     "reference",
                     "proximal",
                     "values",
+                    "logit_gradients",
                     "checkpoint",
                     "adopt",
                     "lora",

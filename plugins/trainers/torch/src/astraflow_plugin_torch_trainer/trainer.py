@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -119,24 +119,34 @@ class TorchTrainer:
         chosen = self._model if model == "current" else self._reference
         if chosen is None:
             raise UserError("no reference model was loaded: setup() did not request it")
-        result = np.zeros(len(batch.tokens), dtype=np.float32)
-        device = chosen.device
-        for micro in self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_)):
-            targets = torch.from_numpy(batch.tokens[micro.positions].astype(np.int64)).to(device)
-            with torch.no_grad(), self._enough_memory(batch):
-                logprobs = chosen.predict(micro, targets, batch.temperature).logprobs
-            result[micro.positions] = logprobs.cpu().numpy()
-        return result
+        return self._evaluated(
+            batch, lambda micro, targets: chosen.predict(micro, targets, batch.temperature).logprobs
+        )
+
+    def logit_gradients(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """See :class:`astraflow_core.protocols.trainer.GivesLogitGradients`."""
+        model = self._model
+        return self._evaluated(
+            batch, lambda micro, targets: model.logit_gradients(micro, targets, batch.temperature)
+        )
 
     def values(self, batch: Batch) -> npt.NDArray[np.float32]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`: of the state before each token, 0 at the
         first of a row."""
         if not self._critic:
             raise UserError("no critic was made: setup() did not request values")
+        return self._evaluated(batch, lambda micro, _: self._model.values(micro))
+
+    def _evaluated(
+        self, batch: Batch, of: Callable[[MicroBatch, torch.Tensor], torch.Tensor]
+    ) -> npt.NDArray[np.float32]:
+        """What ``of`` says of every token, float32 ``[N]``, 0 at the first of a row; without gradient."""
         result = np.zeros(len(batch.tokens), dtype=np.float32)
+        device = self._model.device
         for micro in self._cut(batch, np.ones(len(batch.tokens), dtype=np.bool_)):
+            targets = torch.from_numpy(batch.tokens[micro.positions].astype(np.int64)).to(device)
             with torch.no_grad(), self._enough_memory(batch):
-                result[micro.positions] = self._model.values(micro).cpu().numpy()
+                result[micro.positions] = of(micro, targets).cpu().numpy()
         return result
 
     def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:

@@ -15,9 +15,8 @@ from typing import Any
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
-from astraflow_core.config.load import LoadedConfig, component_context
+from astraflow_core.config.load import AT_START, LoadedConfig, component_context
 from astraflow_core.config.models import ComponentTable, RunConfig
-from astraflow_core.config.own_modules import AT_START
 from astraflow_core.errors import (
     AstraFlowError,
     ConfigError,

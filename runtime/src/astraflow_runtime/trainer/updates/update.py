@@ -53,6 +53,9 @@ class Computing(Protocol):
     def values(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Values of the states before every token."""
 
+    def logit_gradients(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Squared lengths of the gradients of every token's log-prob by the logits."""
+
     def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
         """One optimizer step."""
 
@@ -70,7 +73,7 @@ class UpdateListener(Protocol):
 
 
 def prepare(batch: Batch, trainer: Computing, algorithm: Algorithm, proximal: bool = True) -> Batch:
-    """The batch with reference and proximal log-probs and values, as needed, and its advantages.
+    """The batch with reference and proximal log-probs, values and gradients by the logits, as needed, and its advantages.
     With ``proximal=False``, :func:`spared_proximal` adds the proximal log-probs later.
     """
     check_batch(batch)
@@ -82,6 +85,8 @@ def prepare(batch: Batch, trainer: Computing, algorithm: Algorithm, proximal: bo
         given["proximal"] = given["reference"] if alike else trainer.logprobs(batch, "current")
     if "values" in algorithm.needs:
         given["values"] = trainer.values(batch)
+    if "logit_gradients" in algorithm.needs:
+        given["logit_gradients"] = trainer.logit_gradients(batch)
     check_given(batch, "the trainer", given)
     batch = replace(batch, **given)  # type: ignore[arg-type]
     advantages = algorithm.advantages(batch)

@@ -108,10 +108,11 @@ def raw_case(algorithm: Algorithm, spread: float = 0.4, side: int = 0, seed: int
         "reference": near(-side),
         "proximal": near(-side),
         "values": rng.random(size, dtype=np.float32),
+        "logit_gradients": np.square(1 - np.exp(common)).astype(np.float32),
     }
     logprobs = near(side).astype(np.float64)
     given["current"] = logprobs.astype(np.float32)
-    batch = replace(batch, **{k: v for k, v in given.items() if k in algorithm.needs})  # type: ignore[arg-type]
+    batch = replace(batch, **{k: v for k, v in given.items() if k in algorithm.needs})
     return Case(batch, logprobs, 3 * rng.random(size))
 
 
@@ -147,7 +148,10 @@ def with_garbage(case: Case, garbage: float, seed: int = 7) -> Case:
         return np.where(mask, values, wild).astype(values.dtype)
 
     batch = case.batch
-    names = ("logprobs", "reference", "proximal", "current", "values", "advantages")
+    names = (
+        *("logprobs", "reference", "proximal", "current", "values", "logit_gradients"),
+        "advantages",
+    )
     dirty: dict[str, Any] = {name: fill(getattr(batch, name)) for name in names}
     dirty["tokens"] = np.where(mask, batch.tokens, rng.integers(0, 50, size)).astype(np.int32)
     return Case(replace(batch, **dirty), fill(case.logprobs), fill(case.entropy))

@@ -13,6 +13,8 @@ _ADVANTAGES = {
     "reinforce_plus_plus": "reinforce_pp",
     "opo": "opo",
     "gpg": "gpg",
+    "optimal_token_baseline": "otb",
+    "tir_optimal_token_baseline": "otb",
     "gae": "ppo",
 }
 _LOSSES = {"gspo": "gspo", "sapo": "sapo", "cispo": "cispo"}
@@ -195,7 +197,7 @@ def _algorithm(settings: Settings, draft: Draft, algorithm: str) -> None:
         "recompute",
         "as verl; without it the ratio is to the policy that sampled",
     )
-    if use in ("grpo", "rloo", "reinforce_pp", "opo", "ppo", "gspo"):
+    if use in ("grpo", "rloo", "reinforce_pp", "opo", "otb", "ppo", "gspo"):
         ratio = settings.number(f"{_ACTOR}clip_ratio") or 0.2
         low, high = (settings.number(f"{_ACTOR}clip_ratio_{name}") for name in ("low", "high"))
         draft.put(f"{algorithm}.clip_low", ratio if low is None else low, "clip_ratio_low")

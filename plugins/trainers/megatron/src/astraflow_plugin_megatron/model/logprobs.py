@@ -1,4 +1,4 @@
-"""Log-probs and entropy of tokens from logits whose vocabulary is split over tensor parallel ranks."""
+"""Log-probs, entropy and gradients by the logits of tokens from logits whose vocabulary is split over tensor parallel ranks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ def token_logprobs(
     group: dist.ProcessGroup,
     with_entropy: bool,
     logits_at_once: int = LOGITS_AT_ONCE,
+    with_gradients: bool = False,
 ) -> torch.Tensor:
     """Log-probs of ``targets`` (int64 ``[n]``) under ``head(hidden) / temperature`` and, if asked for, the
     entropy in nats of each distribution: float32 ``[1, n]`` or ``[2, n]``, differentiable, the same on all
-    ranks of ``group``.
+    ranks of ``group``. ``with_gradients``: instead of both what
+    :func:`astraflow_torch_training.logprobs.logit_gradients` gives, ``[1, n]``.
 
     ``hidden`` is ``[n, H]``; ``head`` gives this rank's part of the logits, ``[·, v]``, the parts together
     being at least the ``vocabulary``; what is beyond it is padding. If there are several chunks, the logits
@@ -41,7 +43,7 @@ def token_logprobs(
         if (padding := first + logits.shape[-1] - vocabulary) > 0:
             lowest = torch.finfo(logits.dtype).min / 4
             logits = torch.nn.functional.pad(logits[:, :-padding], (0, padding), value=lowest)
-        return _distributed(logits, wanted - first, group, with_entropy)
+        return _distributed(logits, wanted - first, group, with_entropy, with_gradients)
 
     size = max(1, logits_at_once // width)
     if len(targets) <= size:
@@ -56,7 +58,11 @@ def token_logprobs(
 
 
 def _distributed(
-    logits: torch.Tensor, wanted: torch.Tensor, group: dist.ProcessGroup, with_entropy: bool
+    logits: torch.Tensor,
+    wanted: torch.Tensor,
+    group: dist.ProcessGroup,
+    with_entropy: bool,
+    with_gradients: bool,
 ) -> torch.Tensor:
     """Vocabulary-parallel softmax as in Megatron-LM (Shoeybi et al. 2019, §3): the largest logit and two
     sums travel, never the logits. Every rank continues with the same sums, so that the gradient of a sum is
@@ -68,6 +74,14 @@ def _distributed(
     here = (wanted >= 0) & (wanted < logits.shape[-1])
     picked = logits.gather(1, torch.where(here, wanted, 0)[:, None]).squeeze(1)
     exps = logits.exp()
+    if with_gradients:
+        total = reduce_from_tensor_model_parallel_region(exps.sum(-1), group=group)
+        away = exps / total[:, None]
+        # e - p, whose square has no cancellation where p is near 1.
+        away.scatter_add_(1, torch.where(here, wanted, 0)[:, None], -here[:, None].to(away.dtype))
+        square = away.square().sum(-1)[None]
+        whole: torch.Tensor = reduce_from_tensor_model_parallel_region(square, group=group)
+        return whole
     sums = [exps.sum(-1), torch.where(here, picked, 0.0)]
     if with_entropy:
         sums.append((exps * logits).sum(-1))

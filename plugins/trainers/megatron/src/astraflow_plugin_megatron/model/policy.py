@@ -36,6 +36,7 @@ class Wanted:
 
     logprobs: bool = True
     entropy: bool = False
+    logit_gradients: bool = False
     values: bool = False
 
 
@@ -86,8 +87,8 @@ class PolicyModel(GPTModel):  # type: ignore[misc]
             )
         flat = hidden[:length].transpose(0, 1).flatten(0, 1).index_select(0, states)
         rows: list[torch.Tensor] = []
-        if wanted.logprobs:
-            rows.extend(self._of_tokens(flat, targets, temperature, vocabulary, wanted.entropy))
+        if wanted.logprobs or wanted.logit_gradients:
+            rows.extend(self._of_tokens(flat, targets, temperature, vocabulary, wanted))
         if wanted.values:
             head = self.get_submodule(VALUE_HEAD)
             rows.append(head(flat.float()).squeeze(-1))
@@ -99,7 +100,7 @@ class PolicyModel(GPTModel):  # type: ignore[misc]
         targets: torch.Tensor,
         temperature: float,
         vocabulary: int,
-        with_entropy: bool,
+        wanted: Wanted,
     ) -> torch.Tensor:
         weight = None
         if self.share_embeddings_and_output_weights:
@@ -111,7 +112,8 @@ class PolicyModel(GPTModel):  # type: ignore[misc]
             temperature,
             vocabulary,
             self.pg_collection.tp,
-            with_entropy,
+            wanted.entropy,
+            with_gradients=wanted.logit_gradients,
         )
 
 
