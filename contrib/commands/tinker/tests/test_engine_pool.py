@@ -42,9 +42,11 @@ class CountingEngine:
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         version = self.version
-        await asyncio.sleep(0.001)
+        try:
+            await asyncio.sleep(0.001)
+        finally:
+            self.at_once -= 1
         assert version == self.version
-        self.at_once -= 1
         one = np.array([version], np.int32)
         return GenerateResult(request.id, one, -np.ones(1, np.float32), one, "length")
 
