@@ -292,7 +292,7 @@ def test_a_folder_that_has_changed_is_named(folder: Path) -> None:
     (folder / "tests" / "test.sh").write_text("true")
 
     async def play(environment: HarborEnvironment) -> None:
-        with pytest.raises(PromptError, match=r"'one'.* is not what it was"):
+        with pytest.raises(PromptError, match=r"'one'.* has changed since"):
             await environment.reset(prompt, 1)
 
     with_environment(folder, play)

@@ -89,7 +89,7 @@ def test_a_file_is_read_line_by_line(tmp_path: Path) -> None:
         ("[1]", "expected a JSON object"),
         ('{"text": 1}', "needs 'text', a text; got 1"),
         ('{"text": " "}', "needs 'text'"),
-        ('{"text": "x", "id": true}', "'id' must be a text or an integer"),
+        ('{"text": "x", "id": true}', "'id' must be a string or an integer"),
         ('{"text": "x", "id": "a"}', "id 'a' is that of an earlier line"),
     ],
 )

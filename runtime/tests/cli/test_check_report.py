@@ -80,7 +80,7 @@ def test_one_of_another_version(say: Say, report: dict[str, Any]) -> None:
 
 def test_one_of_other_files(say: Say, report: dict[str, Any], package: Path) -> None:
     (package / "new.py").write_text("")
-    assert "is of other files of version 1.0" in say(report)
+    assert "is for other files of version 1.0" in say(report)
 
 
 @pytest.mark.parametrize(

@@ -104,10 +104,12 @@ def test_a_wheel_is_indexed_by_its_own_metadata(reports: Path) -> None:
     with zipfile.ZipFile(reports / "later-2.0-py3-none-any.whl") as wheel:
         (reports / "copy.json").write_bytes(wheel.read(f"later/{FILE}"))
     found, problems = collect(reports)
-    assert problems[0].startswith("late.whl: its report is of other files: they were changed after")
+    assert problems[0].startswith(
+        "late.whl: its report is for other files: they were changed after"
+    )
     assert "the link 'Run': its address 'javascript:alert(1)' is not one of http://" in problems[1]
     assert problems[2:] == [
-        "other-1.0-py3-none-any.whl: its report is of other 1.0, not of later 2.0"
+        "other-1.0-py3-none-any.whl: its report is for other 1.0, not for later 2.0"
     ]
     (entry,) = (each.entry for each in found if each.stem == "later-2.0")
     assert [(link.label, link.url) for link in entry.links] == [("Homepage", "https://x.org")]

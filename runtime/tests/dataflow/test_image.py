@@ -219,7 +219,7 @@ def test_nor_is_one_of_another_program_config_or_journal(played, tmp_path, confi
     shutil.copy(image, older / IMAGE)
     with restarted(played, older) as found:
         assert found.covered == 0
-    assert "is of another journal than" in caplog.text
+    assert "belongs to another journal than" in caplog.text
     assert written_by(config()) != written_by(config(run__steps=11))
     (tmp_path / "plugins.json").write_text("[]")
     assert written_by(config(), tmp_path) != written_by(config())

@@ -218,7 +218,7 @@ def test_a_check_passes_and_why_shows_its_report(made: Made, tmp_path: Path) -> 
         f"passed (11 of 11 checks passed), as its authors say; report {report['digest']}" in why()
     )
     (package / "component.py").open("a").write("# changed\n")
-    assert "is of other files of version 0.1.0" in why()
+    assert "is for other files of version 0.1.0" in why()
 
 
 def test_a_plugin_with_many_mistakes_is_told_each(made: Made, tmp_path: Path) -> None:

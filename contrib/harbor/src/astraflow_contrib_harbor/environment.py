@@ -148,7 +148,7 @@ def _task_of(prompt: Prompt) -> HarborTask:
         raise PromptError(f"prompt {prompt.id!r}: {data['folder']}: {error}") from error
     if found.digest != data.get("digest"):
         raise PromptError(
-            f"prompt {prompt.id!r}: {data['folder']} is not what it was when the prompts were read; episodes have to run where "
+            f"prompt {prompt.id!r}: {data['folder']} has changed since the prompts were read; episodes have to run where "
             "the same files are"
         )
     return found

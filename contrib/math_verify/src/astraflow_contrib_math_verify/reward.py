@@ -91,7 +91,7 @@ def _expected(view: TrajectoryView) -> list[str]:
     ]
     if wrong or not answers:
         raise WorkflowError(
-            f"prompt {view.prompt.id!r}: reward 'math_verify' needs data['answer'], a text, a number or a list of such, "
+            f"prompt {view.prompt.id!r}: reward 'math_verify' needs data['answer'], a string, a number or a list of these, "
             f"found {answer!r:.60}"
         )
     return [str(each) for each in answers]

@@ -24,7 +24,7 @@ def _message(message: Any) -> dict[str, Any]:
     if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
         raise ValueError(f"has a message without 'role' and 'content': {message!r:.60}")
     if not isinstance(message["role"], str) or not message["role"]:
-        raise ValueError(f"has a message whose role is {message['role']!r:.40}; expected a text")
+        raise ValueError(f"has a message whose role is {message['role']!r:.40}; expected a string")
     return {**message, "content": _content(message)}
 
 
@@ -33,7 +33,7 @@ def _content(message: dict[str, Any]) -> str | None:
     if isinstance(content, str) or (content is None and message.get("tool_calls")):
         return content
     if not isinstance(content, list):
-        raise ValueError(f"has a message whose content is {content!r:.40}; expected a text")
+        raise ValueError(f"has a message whose content is {content!r:.40}; expected a string")
     texts = []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None

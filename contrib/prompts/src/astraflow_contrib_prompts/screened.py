@@ -57,7 +57,7 @@ class Screened:
         said = f"prompt source 'screened': {_summary(ids)} of {len(self._source)} with {what} of {name!r} in common"
         if config.on_overlap == "refuse":
             raise PromptError(
-                f"{said}; what is trained on cannot be evaluated with. Leave them out with on_overlap = 'drop', or continue "
+                f"{said}; training prompts must not be used for evaluation. Leave them out with on_overlap = 'drop', or continue "
                 "with 'warn'"
             )
         log.warning("%s%s", said, "; left out" if config.on_overlap == "drop" else "")

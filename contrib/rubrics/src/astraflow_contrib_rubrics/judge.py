@@ -111,7 +111,7 @@ class JudgeByEngine:
             most = self._config.max_tokens
             if len(tokens) + most > engine.context_length:
                 raise NoVerdict(
-                    f"what it is to read has {len(tokens)} tokens, and with max_tokens = {most} more than its context of "
+                    f"its input has {len(tokens)} tokens, and with max_tokens = {most} more than its context of "
                     f"{engine.context_length}; lower most_characters",
                     again=False,
                 )

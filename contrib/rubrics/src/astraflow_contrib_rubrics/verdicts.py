@@ -28,7 +28,7 @@ def case_of(config: JudgeConfig, view: TrajectoryView) -> dict[str, str]:
         )
     if not isinstance(asked, str) or not asked:
         raise WorkflowError(
-            f"prompt {view.prompt.id!r}: reward 'judge' needs data['prompt'], a text or messages, found "
+            f"prompt {view.prompt.id!r}: reward 'judge' needs data['prompt'], a string or messages, found "
             f"{', '.join(sorted(view.data)) or 'no data'}"
         )
     case = {"question": asked, "given": shortened(view.text, config.most_characters)}

@@ -89,7 +89,7 @@ class LangtestQuestions(PromptList):
 def _answers(given: Any) -> list[str]:
     answers = [given] if isinstance(given, str) else given
     if not isinstance(answers, list) or not answers or not all(isinstance(a, str) for a in answers):
-        raise ValueError(f"needs 'answers', a text or a list of texts; got {given!r:.60}")
+        raise ValueError(f"needs 'answers', a string or a list of strings; got {given!r:.60}")
     return answers
 
 

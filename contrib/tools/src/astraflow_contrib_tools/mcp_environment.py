@@ -161,7 +161,7 @@ def _only_argument(connection: McpConnection, name: str | None) -> str:
     arguments = list(schema.get("required") or schema.get("properties", {}))
     if len(arguments) != 1:
         raise PreflightError(
-            f"{WHO}: text_tool is {name!r}, which needs {len(arguments)} arguments; expected a tool with one, a text"
+            f"{WHO}: text_tool is {name!r}, which needs {len(arguments)} arguments; expected a tool with one string"
         )
     return str(arguments[0])
 

@@ -321,7 +321,9 @@ def decode_requests(header: Generate, buffers: Sequence[bytes]) -> list[Generate
         header.pinned,
     )
     if max(header.which, default=-1) >= len(header.samplings):
-        raise WireError(f"a message of {len(header.samplings)} samplings, which names others")
+        raise WireError(
+            f"a message has {len(header.samplings)} samplings; a request refers to another"
+        )
     routed = set(header.routed) if isinstance(header, RoutedGenerate) else set()
     prompts = array(buffers, 0, np.int32, sum(header.lengths))
     requests = []

@@ -144,7 +144,7 @@ def id_of(data: Mapping[str, Any], number: int) -> str:
     """Its ``id``, or ``line:NUMBER``."""
     value = data.get("id", f"line:{number}")
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise ValueError(f"'id' must be a text or an integer, got {value!r:.40}")
+        raise ValueError(f"'id' must be a string or an integer, got {value!r:.40}")
     return str(value)
 
 

@@ -102,7 +102,7 @@ class Connection:
             self._owed -= 1
             passed = self._next()
             if passed.length is None or passed.length > MAX_HEAD:
-                raise BadAnswer(f"a body of {passed.length} bytes that was not asked for")
+                raise BadAnswer(f"an unexpected body of {passed.length} bytes")
             self.read(passed.length)
         return self._next()
 

@@ -83,7 +83,7 @@ def find_subject(
 def _refuse(given: str) -> None:
     if Path(given).exists() or ":" in given:
         raise UserError(
-            f"{given!r} is a model, which does not say what it is evaluated on: give --config FILE, the TOML file of a "
+            f"{given!r} is a model, which does not define what to evaluate: give --config FILE, the TOML file of a "
             "run with [eval.sets], a workflow and a reward"
         )
     find_run(given, otherwise=", or a model and --config FILE")

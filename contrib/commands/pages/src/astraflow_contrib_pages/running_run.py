@@ -124,7 +124,7 @@ class RunningRun:
             write_audit(self.run.path, line)
 
         if not self._token and not self.run.alive:  # with it, this is the run's own dataflow
-            raise Refused(409, f"{self.run.name} has ended: it takes no {action}")
+            raise Refused(409, f"{self.run.name} has ended: it does not accept {action}")
         if action == "add" and not self.run.launched:
             raise Refused(
                 409,

@@ -41,7 +41,7 @@ def _session(service: Service, folder: Path, about: dict[str, Any]) -> None:
     if about["base"] != service.base.name:
         raise UserError(
             f"{folder} was kept for the model {about['base']!r}, and {service.base.name!r} is served: serve that one again, "
-            "or remove the folder, and its client begins anew"
+            "or remove the folder, and its client starts over"
         )
     session = ClientSession(folder.name, about["metadata"], time.monotonic(), about["key"])
     service.add_session(session)

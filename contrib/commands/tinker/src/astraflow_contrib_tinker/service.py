@@ -137,7 +137,7 @@ class Service:
             raise Refused(
                 404,
                 f"there is no sampling session {id[:120]!r}: it was never created, its session has ended, or the server was "
-                "started again; create a sampling client anew",
+                "started again; create a new sampling client",
             )
         owner.seen = time.monotonic()
         return found

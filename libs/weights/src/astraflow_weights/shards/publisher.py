@@ -191,8 +191,8 @@ class HttpShardPublisher:
                             self._fetch(client, parcel, promised[giver][index], taking, part)
             except PublisherFailed as error:
                 raise WeightsError(
-                    f"{self._who} could not fetch from rank {giver} at {self._urls[giver]} what lies in its "
-                    f"blocks of version {version}: {error}"
+                    f"{self._who} could not fetch its bytes of version {version} from rank {giver} at "
+                    f"{self._urls[giver]}: {error}"
                 ) from error
 
     def _fetch(

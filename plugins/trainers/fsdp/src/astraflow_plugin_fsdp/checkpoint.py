@@ -148,7 +148,7 @@ def _check_model(directory: Path, weights: dict[str, torch.Tensor], held: dict[s
         ]
         if shapes[0] != shapes[1]:
             raise UserError(
-                f"checkpoint {directory} is of another model: {entry.partition('/')[2]} is {shapes[0]} "
+                f"checkpoint {directory} belongs to another model: {entry.partition('/')[2]} is {shapes[0]} "
                 f"there and {shapes[1]} here"
             )
 

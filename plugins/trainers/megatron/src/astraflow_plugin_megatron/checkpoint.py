@@ -191,7 +191,7 @@ class MegatronCheckpoints:
         for name in here.keys() | there.keys():
             if here.get(name) != there.get(name):
                 raise UserError(
-                    f"checkpoint {directory} is of another model: {name} is {there.get(name)} there and "
+                    f"checkpoint {directory} belongs to another model: {name} is {there.get(name)} there and "
                     f"{here.get(name)} here"
                 )
 

@@ -54,7 +54,7 @@ def load(directory: Path, whole: Any, optimizers: Optimizers) -> int:
         here, there = held.get(name), weights.get(name)
         if here is None or there is None or here.shape != there.shape:
             raise UserError(
-                f"checkpoint {directory} is of another model: {name} is {_shape(there)} there and "
+                f"checkpoint {directory} belongs to another model: {name} is {_shape(there)} there and "
                 f"{_shape(here)} here"
             )
     with torch.no_grad():

@@ -88,7 +88,7 @@ def _standing(plugin: Plugin, folder: Path) -> str:
         return f"its {FILE} is of version {version}; {plugin.version} is installed"
     if report.get("files") != digest_of_files([folder]):
         return (
-            f"its {FILE} is of other files of version {version}: they were changed after the check"
+            f"its {FILE} is for other files of version {version}: they were changed after the check"
         )
     checks = report.get("checks")
     counted = [c.get("verdict") for c in checks] if isinstance(checks, list) else []

@@ -84,7 +84,7 @@ def read_image(folder: Path, written_by: str) -> Image | None:
     if image.written_by != written_by:
         raise Unusable(f"{path} was written by another version, or for another config")
     if image.before != digest_before(folder, image.end):
-        raise Unusable(f"{path} is of another journal than {folder / ENTRIES}")
+        raise Unusable(f"{path} belongs to another journal than {folder / ENTRIES}")
     return image
 
 

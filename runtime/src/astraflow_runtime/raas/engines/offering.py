@@ -112,7 +112,7 @@ def _publish(transport: Transport, source: WeightSource) -> tuple[Publisher, Man
         manifest = publisher.publish(source.version, _tensors(source), None, **base)
         if manifest.digest != source.digest:
             raise WeightsError(
-                f"published anew, version {source.version} has digest {manifest.digest} instead of "
+                f"when published again, version {source.version} has digest {manifest.digest} instead of "
                 f"{source.digest}"
             )
     except BaseException:

@@ -106,7 +106,7 @@ class WeightUpdates:
                 if not offer.delivered:
                     raise WeightsError(
                         f"the RaaS says that it has version {number}, but {offer.problem}: if it has weights of another "
-                        "run, start it anew"
+                        "run, restart it"
                     )
         except BaseException:
             self._sender.forget()
@@ -139,5 +139,5 @@ def _check(answer: Any, number: int) -> None:
     if answer.get("pulled") is False:
         raise WeightsError(
             f"the RaaS did not load version {number}: {str(answer.get('reason'))[:300]}; if it has weights of another run, "
-            "start it anew"
+            "restart it"
         )

@@ -99,11 +99,11 @@ def _published(file: Path) -> Iterator[PublishedReport]:
             told = (canonicalize_name(str(metadata["Name"])), str(metadata["Version"]))
             if told != (entry.name, entry.version):
                 raise NoReport(
-                    f"its report is of {entry.name} {entry.version}, not of {' '.join(told)}"
+                    f"its report is for {entry.name} {entry.version}, not for {' '.join(told)}"
                 )
             if entry.files not in _digests(wheel, name):
                 raise NoReport(
-                    "its report is of other files: they were changed after the check; check again, and build the wheel with "
+                    "its report is for other files: they were changed after the check; check again, and build the wheel with "
                     "the new report"
                 )
             entry = msgspec.structs.replace(entry, links=links or entry.links)
