@@ -269,6 +269,12 @@ def test_folders_of_tests_are_no_packages() -> None:
     none([where(f) for f in wrong])
 
 
+def test_no_test_imports_a_conftest() -> None:
+    """There are many modules of that name: which one it is would depend on what ran before."""
+    tests = [f for f in tracked_files() if f.suffix == ".py" and "tests" in f.parts]
+    none([where(f, i.node) for f in tests for i in imports(f) if i.module == "conftest"])
+
+
 def lines_of(function: ast.AST) -> int:
     inner = [n for n in ast.walk(function) if isinstance(n, FUNCTIONS) and n is not function]
     outermost = [

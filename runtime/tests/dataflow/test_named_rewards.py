@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
+from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Bench, make_bench, make_config
 
 from astraflow_core.errors import Refused
 from astraflow_core.types import Batch
@@ -17,21 +18,30 @@ from astraflow_wire.messages import NextBatch
 CORRECT, FORM = (1.0, 0.0, 0.0, 1.0), (0.1, 0.7, 0.3, 0.3)
 
 
-def bench_of(group: int, batch: int, *policies: str) -> Bench:
-    run = {"steps": 10, "max_staleness": 1, "group_size": group, "lease_s": 30.0}
-    changes = {f"run__{key}": value for key, value in run.items()}
-    config = make_config(policies or ("solver",), policy__batch_sequences=batch, **changes)
-    return make_bench(config).begin()
+@pytest.fixture
+def bench_of(bench: Any, config: Any) -> Callable[..., Any]:
+    """A dataflow with groups of one size and batches of another."""
+
+    def built(group: int, batch: int, *policies: str) -> Any:
+        run = {"steps": 10, "max_staleness": 1, "group_size": group, "lease_s": 30.0}
+        changes = {f"run__{key}": value for key, value in run.items()}
+        return bench(
+            config(policies or ("solver",), policy__batch_sequences=batch, **changes)
+        ).begin()
+
+    return built
 
 
-def asked(bench: Bench, *names: str, policy: str = "solver") -> Batch | NoBatch:
+def asked(bench: Any, *names: str, policy: str = "solver") -> Batch | NoBatch:
     message = NextBatch(policy=policy, version=0, wait_s=0, named_rewards=list(names))
     body = bench.flow.training.next_batch(message)
     assert body is not None
     return decode_batch(b"".join(body))
 
 
-def test_statistics_are_those_of_whole_groups_also_where_a_batch_splits_them() -> None:
+def test_statistics_are_those_of_whole_groups_also_where_a_batch_splits_them(
+    bench_of: Callable[..., Any],
+) -> None:
     bench = bench_of(4, 6)
     for task in bench.lease()[0]:
         values = zip(CORRECT, FORM, strict=True)
@@ -49,7 +59,7 @@ def test_statistics_are_those_of_whole_groups_also_where_a_batch_splits_them() -
     np.testing.assert_array_equal(part.earned[1], np.float32([FORM[1], FORM[1]]))
 
 
-def test_each_policy_has_its_own_and_is_served_none_unasked() -> None:
+def test_each_policy_has_its_own_and_is_served_none_unasked(bench_of: Callable[..., Any]) -> None:
     bench = bench_of(2, 2, "solver", "verifier")
     task = bench.lease()[0][0]
     bench.push(task, metrics=[{"form/verifier": 0.5, "form": 1.0}, {"form/verifier": 1.0, "form": 0.0}])  # fmt: skip
@@ -61,7 +71,9 @@ def test_each_policy_has_its_own_and_is_served_none_unasked() -> None:
         assert isinstance(plain, Batch) and plain.named_rewards is None
 
 
-def test_an_episode_without_one_is_refused_to_the_trainer_by_its_name() -> None:
+def test_an_episode_without_one_is_refused_to_the_trainer_by_its_name(
+    bench_of: Callable[..., Any],
+) -> None:
     bench = bench_of(2, 2)
     task = bench.lease()[0][0]
     bench.push(task, metrics=[{"correct": 1.0, "form": 0.5}, {"correct": 1.0}])
