@@ -46,18 +46,31 @@ class RouterRecorder:
     def during(self, run: Callable[[], _T]) -> tuple[_T, RoutedExperts]:
         """What ``run`` returns, which makes one forward pass, and the experts of all inputs, padding included:
         ``[inputs, layers, top_k]``."""
+        self.begin()
+        try:
+            return run(), self.taken()
+        finally:
+            self._chosen = None
+
+    def begin(self) -> None:
+        """Record the next forward pass, for :meth:`taken`."""
         if not self._hooked:
             self._hooked = True
             for router in self._routers:
                 router.register_forward_hook(self._keep)
-        chosen: list[torch.Tensor] = []
-        self._chosen = chosen
-        try:
-            value = run()
-        finally:
-            self._chosen = None
-        ids = torch.stack(chosen, 1)
-        return value, ids.cpu().numpy().astype(routing_dtype(self._routers[0].num_experts))
+        self._chosen = []
+
+    @property
+    def recording(self) -> bool:
+        """Whether :meth:`begin` was called and :meth:`taken` was not."""
+        return self._chosen is not None
+
+    def taken(self) -> RoutedExperts:
+        """The experts of all inputs of the pass since :meth:`begin`; nothing is recorded any more."""
+        chosen, self._chosen = self._chosen, None
+        assert chosen is not None, "begin() comes first"
+        ids = torch.stack(chosen, 1).cpu().numpy()
+        return ids.astype(routing_dtype(self._routers[0].num_experts))
 
     def _keep(self, router: Any, inputs: Any, outputs: Any) -> None:
         if self._chosen is not None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from astraflow_core.errors import EngineLost
+from astraflow_core.errors import EngineLost, UserError
 from astraflow_core.types import GenerateRequest, Sampling, WeightSource
 from astraflow_testing.conformance._models import qwen3
+from astraflow_testing.conformance._models.engine_routing_tests import examine_routing
 from astraflow_testing.conformance.subject import context, installed
 from astraflow_tiny_model.folder import write_tiny_model
 
@@ -80,6 +84,50 @@ def test_prompts_that_take_several_steps_mix_with_requests_that_sample(model: Pa
             examine(model, one, result)
 
     run(model, scenario, max_batch_tokens=16)
+
+
+def test_experts_are_recorded_where_prompts_take_several_steps_and_after_a_swap(
+    tmp_path: Path,
+) -> None:
+    before = qwen3.write_expert_model(tmp_path / "experts", init_std=0.3)
+    after = shutil.copytree(before, tmp_path / "other")
+    held = load_file(before / "model.safetensors")
+    # Other experts, which compute something else.
+    turned = {name: -tensor if ".mlp." in name else tensor for name, tensor in held.items()}
+    save_file(turned, after / "model.safetensors")
+
+    async def scenario(engine: Any) -> None:
+        for version, model in ((0, before), (1, after)):
+            if version:
+                await engine.pause("keep")
+                file = model / "model.safetensors"
+                await engine.load_weights(WeightSource("p", version, file, "", 0, 0.0))
+                await engine.resume()
+            sent = [
+                GenerateRequest(
+                    f"{version}.{n}",
+                    np.arange(n, n + 20 + 7 * n, dtype=np.int32) % 25 + 2,
+                    Sampling(6 + n, ignore_eos=True),
+                    routing=n != 3,
+                )
+                for n in range(6)
+            ]
+            results = await asyncio.gather(*(engine.generate(one) for one in sent))
+            for one, result in zip(sent, results, strict=True):
+                if one.routing:
+                    examine_routing(model, one, result)
+                else:
+                    assert result.routed_experts is None
+
+    run(before, scenario, max_batch_tokens=16)
+
+
+def test_experts_of_a_model_without_any_are_refused(model: Path) -> None:
+    async def scenario(engine: Any) -> None:
+        with pytest.raises(UserError, match="the model has no experts"):
+            await engine.generate(replace(request(0, 3), routing=True))
+
+    run(model, scenario)
 
 
 def test_a_forward_pass_that_fails_ends_the_engine(model: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,12 @@ from transformers.utils import logging as transformers_logging
 
 from astraflow_core.errors import EngineLost, UserError, WeightsError
 from astraflow_plugin_hf.config import HFConfig
+from astraflow_plugin_hf.routing import BatchRouting
 from astraflow_plugin_hf.sampler import Record, Sampler
 from astraflow_serving.model_folder import ModelFolder
 from astraflow_serving.tokens import long_stops, single_stops
 from astraflow_torch_weights.device import engine_device
+from astraflow_torch_weights.stacked_experts import as_checkpoint
 
 _GIB = 1 << 30
 _JOIN_S = 30.0
@@ -64,6 +66,7 @@ class Batching:
                 auto_switch_to_flash=False,
             ),
         )
+        self.routing = BatchRouting(self.model, self.sampler, self._in_pass)
         processors = self.manager.logit_processor
         processors.logits_processor[:] = [self.sampler]
         processors.tensors_required = 1
@@ -74,6 +77,10 @@ class Batching:
         starter = threading.Thread(target=self.manager.start, daemon=True)
         starter.start()
         starter.join()
+
+    def _in_pass(self) -> Sequence[Any]:
+        found: Sequence[Any] = self.manager.batch_processor.inputs_and_outputs.requests_in_batch
+        return found
 
     def _blocks(self, config: HFConfig) -> int:
         text = self.model.config.get_text_config()
@@ -140,7 +147,7 @@ class Batching:
         """Copy every tensor of ``file`` over the parameter of that name; halted. Everything is checked before
         the first byte changes."""
         self.folder.check((file,))
-        targets = self.model.state_dict(keep_vars=True)
+        targets = as_checkpoint(self.model.state_dict(keep_vars=True))
         if unknown := sorted(self.folder.tensors.keys() - targets.keys()):
             raise WeightsError(
                 f"the model as transformers loads it has no {', '.join(unknown[:5])}: it can be served, but "

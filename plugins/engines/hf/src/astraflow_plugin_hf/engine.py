@@ -48,6 +48,8 @@ class HFBackend(Backend):
     async def sample(self, flight: Flight) -> GenerateResult:
         """Give the request to the scheduler, and wait until the sampler has ended it."""
         request, loop = flight.request, asyncio.get_running_loop()
+        if request.routing:
+            self.batching.routing.recorder.check()
         done: asyncio.Future[None] = loop.create_future()
 
         def settle(error: Exception | None = None) -> None:

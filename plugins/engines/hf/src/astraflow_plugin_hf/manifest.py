@@ -25,6 +25,7 @@ def astraflow_engines() -> list[Component]:
                     "pause.abort",
                     "weights.path",
                     "weights.inflight",
+                    "router_replay",
                 }
             ),
         )

@@ -19,7 +19,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 )
 
 from astraflow_core.types import GenerateRequest, GenerateResult, LogprobSemantics
-from astraflow_core.types.generation import FinishReason
+from astraflow_core.types.generation import FinishReason, RoutedExperts, not_recorded
 from astraflow_serving.tokens import first_stop
 
 SEMANTICS = LogprobSemantics(temperature=True, truncation=False)
@@ -38,6 +38,16 @@ class Record:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     reason: FinishReason | None = None
+    experts: RoutedExperts | None = None
+    """Of the prompt and of all that may be sampled but the last token, as far as they have been read."""
+
+    def note_experts(self, first: int, experts: RoutedExperts) -> None:
+        """Those of the tokens from number ``first`` on, ``[n, layers, top_k]``."""
+        if self.experts is None:
+            room = len(self.request.prompt) + self.request.sampling.max_tokens - 1
+            empty = not_recorded(experts.dtype)
+            self.experts = np.full((room, *experts.shape[1:]), empty, experts.dtype)
+        self.experts[first : first + len(experts)] = experts[: len(self.experts) - first]
 
     def result(self) -> GenerateResult:
         """All of it; it has ended."""
@@ -48,11 +58,17 @@ class Record:
             np.array(self.logprobs, dtype=np.float32),
             np.array(self.versions, dtype=np.int32),
             self.reason,
+            self._routed(),
         )
+
+    def _routed(self) -> RoutedExperts | None:
+        if self.experts is None or not self.tokens:
+            return None
+        return self.experts[: len(self.request.prompt) + len(self.tokens) - 1]
 
 
 class Sampler(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
-    """``version`` is stamped on what is sampled from now on. Called by the thread that decodes; records come
+    """``version`` is stamped on what is sampled from now on, ``routed`` records ask for experts. Called by the thread that decodes; records come
     and go by others."""
 
     supported_kwargs: dict[str, type] = {}  # noqa: RUF012 (as the base class declares it)
@@ -61,6 +77,7 @@ class Sampler(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
     def __init__(self, seed: int, device: torch.device) -> None:
         self.version = 0
         self.tokens = 0
+        self.routed = 0
         self._records: dict[str, Record] = {}
         self._step: list[Record | None] = []
         self._lock = threading.Lock()
@@ -70,11 +87,20 @@ class Sampler(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         """Take a record in."""
         with self._lock:
             self._records[record.identifier] = record
+            self.routed += record.request.routing
 
     def leave(self, record: Record) -> None:
         """Let a record go."""
         with self._lock:
-            self._records.pop(record.identifier, None)
+            if self._records.pop(record.identifier, None) is not None:
+                self.routed -= record.request.routing
+
+    def note_experts(self, identifier: str, first: int, experts: RoutedExperts) -> None:
+        """See :meth:`Record.note_experts`; of no request that did not ask for them."""
+        with self._lock:
+            record = self._records.get(identifier)
+        if record is not None and record.request.routing:
+            record.note_experts(first, experts)
 
     def end(self, record: Record, reason: FinishReason) -> None:
         """End a record now, unless it has ended."""
