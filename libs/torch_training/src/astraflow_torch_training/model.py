@@ -52,6 +52,12 @@ class CausalLM:
     critic: CausalLM | None = None
     replay: RouterReplay | None = None
 
+    @property
+    def context_length(self) -> int | None:
+        """The most tokens of a row, as the model's configuration says; ``None`` if it does not."""
+        most = getattr(self.whole.config.get_text_config(), "max_position_embeddings", None)
+        return most if isinstance(most, int) and most > 0 else None
+
     def precision(self) -> torch.autocast:
         """The context in which backbone and head are called."""
         return torch.autocast(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from astraflow_core.errors import RunFailed
 from astraflow_core.types import Batch
 from astraflow_core.types.generation import RoutedExperts, not_recorded
 
@@ -74,6 +75,19 @@ class PredictedTokens:
         nth = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
         positions = self.positions[np.repeat(self.firsts[rows], count) + nth]
         return positions, np.repeat(np.arange(len(rows)), count)
+
+
+def check_context(batch: Batch, context: int | None) -> None:
+    """:class:`RunFailed` if a row has more tokens than the ``context`` of the model that is trained (``None``: any may
+    have), whose positions beyond it mean nothing."""
+    longest = int(batch.lengths.max(initial=0))
+    if context is not None and longest > context:
+        row = int(batch.lengths.argmax())
+        raise RunFailed(
+            f"batch {batch.id!r}: row {row}, of trajectory {int(batch.trajectory[row])}, has {longest} tokens, and the "
+            f"context of the model that is trained is {context}, its max_position_embeddings: lower [sampling] max_tokens, "
+            "have the workflow or the RaaS end episodes earlier, or train a model with a longer context"
+        )
 
 
 def micro_batches(

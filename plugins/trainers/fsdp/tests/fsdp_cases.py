@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from transformers import (
@@ -29,6 +30,8 @@ from astraflow_testing.conformance.subject import installed
 
 VOCABULARY = 27
 EXPERTS, TOP_K = 6, 2
+LONG = 8192
+"""Tokens of the models' context."""
 LR = 1e-3
 KEYS: dict[str, Any] = {
     "device": "cpu",
@@ -48,7 +51,7 @@ def write_models(directory: Path) -> None:
     ``broken``, which lacks weights."""
     sizes: dict[str, Any] = {
         "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": LONG,
         "initializer_range": 0.2, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
     }  # fmt: skip
     torch.manual_seed(3)
@@ -76,10 +79,12 @@ def write_models(directory: Path) -> None:
     (broken / "config.json").write_text(json.dumps(config))
 
 
-def make_batch(seed: int, rows: int = 13) -> Batch:
-    """Groups of rows of 3 to 24 tokens, of which the answers are trained, and one row of which nothing is."""
+def make_batch(seed: int, rows: int = 13, longest: int = 0) -> Batch:
+    """Groups of rows of 3 to 24 tokens, of which the answers are trained, and one row of which nothing is. With ``longest``
+    the first row has so many."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(3, 25, rows).astype(np.int32)
+    lengths[0] = longest or lengths[0]
     starts = np.cumsum(lengths) - lengths
     place = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
     mask = place >= np.repeat(1 + lengths // 3, lengths)
@@ -253,6 +258,25 @@ def run_scenario(rank: Rank, use: str, name: str, **more: Any) -> dict[str, Any]
         found["shards"] = shards(trainer)
     trainer.close()
     return found
+
+
+def long_row(rank: Rank, use: str, **keys: Any) -> dict[str, Any]:
+    """A step on one row that fills the context, and the log-probs before it."""
+    algorithm = rank.algorithm("grpo", GRPO)
+    trainer = rank.trainer(use, "qwen3", **keys)
+    batch = prepared(trainer, algorithm, make_batch(17, rows=1, longest=LONG))
+    found = {
+        "logprobs": trainer.logprobs(batch, "current"),
+        "metrics": [trainer.step(replace(batch, advantages=alternating(batch)), algorithm, 0)],
+        "weights": weights(trainer),
+    }
+    trainer.close()
+    return found
+
+
+def alternating(batch: Batch) -> npt.NDArray[np.float32]:
+    """Advantages that a group of one row would not have."""
+    return np.where(np.arange(len(batch.tokens)) % 3, 1.0, -1.0).astype(np.float32)
 
 
 def same_steps(got: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from fsdp_cases import (
     SCENARIOS,
     Rank,
     digest,
+    long_row,
     make_batch,
     prepared,
     run_scenario,
@@ -57,6 +58,7 @@ def main(directory: Path) -> None:
         ran = run_scenario(rank, "fsdp", name, context_parallel=2, **keys)
         found[f"context {name}"] = ran
 
+    found["long row"] = long_row(rank, "fsdp", context_parallel=2)
     found["one row"] = train(first, grpo, [5], rows=1)
     found["after one row"] = weights(first)
     held, sharded = 0, 0

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from fsdp_cases import STEPS, same_metrics, same_weights
+from fsdp_cases import STEPS, make_batch, same_metrics, same_weights
 from safetensors.numpy import load_file
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
@@ -181,6 +181,10 @@ class TestFsdpTrainer(TrainerConformance):
         monkeypatch.setattr(ShardedLM, "predict", refuse)
         with pytest.raises(RunFailed, match="out of memory: set micro_batch_tokens = 15"):
             trainer.logprobs(ragged_batch(), "current")
+
+    def test_a_row_beyond_the_context_is_refused(self, rig: TrainerRig) -> None:
+        with pytest.raises(RunFailed, match=r"trajectory 0, has 129 tokens, .* is 128"):
+            rig.build().logprobs(make_batch(0, rows=1, longest=129), "current")
 
     def test_checkpoints_that_are_none_are_refused(self, rig: TrainerRig) -> None:
         trainer, folder = rig.build(), rig.folder("checkpoint")

@@ -99,13 +99,14 @@ def test_pieces_are_the_causal_mask(ranks: int, packed: np.ndarray | None) -> No
 @pytest.mark.parametrize("window", [None, 3, 20])
 @pytest.mark.parametrize("packed", [None, ROWS], ids=["rows", "packed"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [6, 8])
 def test_ranks_attend_as_one_does(
-    window: int | None, packed: np.ndarray | None, dtype: torch.dtype
+    window: int | None, packed: np.ndarray | None, dtype: torch.dtype, width: int
 ) -> None:
     rng = np.random.default_rng(3)
     query = torch.from_numpy(rng.normal(size=(1, 4, 12, 8))).to(dtype)
     key = torch.from_numpy(rng.normal(size=(1, 2, 12, 8))).to(dtype)
-    value = torch.from_numpy(rng.normal(size=(1, 2, 12, 6))).to(dtype)
+    value = torch.from_numpy(rng.normal(size=(1, 2, 12, width))).to(dtype)
     heads = [x.double().numpy().repeat(4 // x.shape[1], axis=1) for x in (query, key, value)]
     scores = 0.3 * heads[0] @ heads[1].swapaxes(2, 3)
     scores = np.where(causal(12, packed, window), np.exp(scores), 0)
@@ -119,6 +120,49 @@ def test_ranks_attend_as_one_does(
         got = torch.cat(parts, dim=2)
         near = 1e-6 if dtype == torch.float32 else 0.03
         np.testing.assert_allclose(got.double(), expected[:, :, mine], rtol=0, atol=near)
+
+
+@pytest.mark.parametrize("packed", [None, ROWS], ids=["rows", "packed"])
+def test_gradients_of_ranks_add_up_to_those_of_one(packed: np.ndarray | None) -> None:
+    rng = np.random.default_rng(4)
+    shapes = ((1, 4, 12, 8), (1, 2, 12, 8), (1, 2, 12, 8))
+    leaves = [torch.from_numpy(rng.normal(size=shape)).requires_grad_() for shape in shapes]
+    weight = torch.from_numpy(rng.normal(size=shapes[0]))
+    query, key, value = (x.repeat_interleave(4 // x.shape[1], dim=1) for x in leaves)
+    seen = torch.from_numpy(causal(12, packed))
+    scores = (0.3 * query @ key.transpose(2, 3)).masked_fill(~seen, -torch.inf)
+    expected = torch.autograd.grad((scores.softmax(-1) @ value * weight).sum(), leaves)
+    found = [torch.zeros_like(x) for x in leaves]
+    for rank in range(2):
+        mine = columns(12, rank, 2)
+        given = [x.detach().float().requires_grad_() for x in leaves]
+        parts = [
+            attend_piece(given[0][:, :, mine], given[1], given[2], piece, 0.3, None)
+            for piece in pieces(12, rank, 2, packed)
+        ]
+        loss = (torch.cat(parts, dim=2) * weight[:, :, mine].float()).sum()
+        for total, part in zip(found, torch.autograd.grad(loss, given), strict=True):
+            total += part
+    for got, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [None, 32])
+def test_what_is_kept_for_a_backward_pass_does_not_grow_with_the_square_of_the_tokens(
+    window: int | None,
+) -> None:
+    def kept(tokens: int) -> int:
+        """Numbers saved by a rank that has the first and the last of four chunks."""
+        sizes: list[int] = []
+        query, key = (torch.zeros(1, 1, n, 8, requires_grad=True) for n in (tokens // 2, tokens))
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: sizes.append(tensor.numel()), lambda _: None
+        ):
+            for piece in pieces(tokens, 0, 2, None):
+                attend_piece(query, key, key, piece, None, window)
+        return sum(sizes)
+
+    assert kept(2048) <= 2.1 * kept(1024)
 
 
 def test_a_window_leaves_out_keys_that_no_one_sees() -> None:

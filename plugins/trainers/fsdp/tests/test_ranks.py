@@ -12,6 +12,7 @@ import xxhash
 from fsdp_cases import (
     CONTEXT,
     GRPO,
+    LONG,
     MESHES,
     SCENARIOS,
     STEPS,
@@ -71,6 +72,15 @@ def test_ranks_that_share_rows_make_the_same_steps(
         same_weights(got["weights"], expected["weights"], STEPS)
         np.testing.assert_allclose(got["logprobs"], expected["logprobs"], rtol=0, atol=1e-5)
         same_steps(got, expected)
+
+
+def test_ranks_share_a_long_row(one: dict[str, Any], two: list[dict[str, Any]]) -> None:
+    for found in two:
+        got, expected = found["long row"], one["long row"]
+        assert len(got["logprobs"]) == LONG and expected["metrics"][0]["grad_norm"] > 1e-3
+        np.testing.assert_allclose(got["logprobs"], expected["logprobs"], rtol=0, atol=3e-5)
+        same_metrics(got["metrics"], expected["metrics"])
+        same_weights(got["weights"], expected["weights"], 1)
 
 
 @pytest.mark.parametrize("name", ["experts", "context experts"])

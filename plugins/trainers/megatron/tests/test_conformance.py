@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from megatron_cases import NO_CUDA
 from megatron_launch import same_steps_as_one
 
+from astraflow_core.errors import RunFailed
+from astraflow_testing.conformance._models.trainer_rig import TrainerRig, ragged_batch
 from astraflow_testing.conformance.trainer import Subject, TrainerConformance, installed
 
 pytestmark = [pytest.mark.backend, NO_CUDA]
@@ -34,6 +38,12 @@ class TestMegatronTrainer(TrainerConformance):
     @pytest.fixture
     def component(self) -> Subject:
         return installed("trainer", "megatron", KEYS, *({**KEYS, **cut} for cut in CUTS))
+
+    def test_a_row_beyond_the_context_is_refused(self, rig: TrainerRig) -> None:
+        batch = ragged_batch(rows=30)
+        joined = replace(batch, lengths=np.array([len(batch.tokens)], np.int32))
+        with pytest.raises(RunFailed, match=f"has {len(batch.tokens)} tokens, .* is 128, its max_"):
+            rig.build().logprobs(joined, "current")
 
     @pytest.mark.slow
     @pytest.mark.timeout(600)

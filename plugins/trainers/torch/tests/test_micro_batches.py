@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainer_cases import make_batch
 
+from astraflow_core.errors import RunFailed
+from astraflow_plugin_torch_trainer.trainer import TorchTrainer
 from astraflow_training.micro_batches import micro_batches
 
 
@@ -63,3 +68,14 @@ def test_nothing_wanted_is_no_micro_batch() -> None:
     batch = make_batch()
     assert not list(micro_batches(batch, np.zeros_like(batch.loss_mask), 64, False))
     assert not list(micro_batches(batch, np.zeros_like(batch.loss_mask), 64, True))
+
+
+def test_a_row_beyond_the_context_of_the_model_is_refused(
+    folder: Path, build: Callable[..., TorchTrainer]
+) -> None:
+    batch = make_batch(rows=4, longest=129)  # shorter than that
+    assert np.isfinite(build(folder).logprobs(batch, "current")).all()
+    batch = make_batch(rows=9, longest=400)
+    row = int(batch.lengths.argmax())
+    with pytest.raises(RunFailed, match=f"'b': row {row}, of trajectory {row}, has .* is 128, its"):
+        build(folder).logprobs(batch, "current")

@@ -6,6 +6,7 @@ queries they are small beside the queries, and which of them a query sees may be
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,10 @@ ATTENTION = "astraflow_context"
 # Named again in torch 2.13, which warns of the old names.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+_attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_attend_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +85,29 @@ def attend_piece(
     tokens = mine.shape[2]
     start, stop = piece.keys.start, piece.keys.stop
     if sliding_window is not None:
+        if tokens > sliding_window:
+            # Parts, so that the masks grow with the tokens and not with their square.
+            parts = [
+                TokenSpan(slice(first, last), slice(start, stop - piece.queries.stop + last))
+                for first, last in _cut(piece.queries, sliding_window)
+            ]
+            found = [
+                attend_piece(query, keys, values, part, scaling, sliding_window) for part in parts
+            ]
+            return torch.cat(found, dim=2)
         start = max(start, stop - tokens - sliding_window + 1)
     keys, values = keys[:, :, start:stop], values[:, :, start:stop]
     grouped = query.shape[1] > keys.shape[1]
-    if grouped and query.dtype == torch.float32:
+    unmasked = query.device.type == "cpu" and sliding_window is None
+    unmasked &= query.shape[-1] == keys.shape[-1] == values.shape[-1]
+    if grouped and (unmasked or query.dtype == torch.float32):
         # Kernels that share heads of keys have no float32; without a kernel all scores are made at once.
         groups, grouped = query.shape[1] // keys.shape[1], False
         keys, values = (part.repeat_interleave(groups, dim=1) for part in (keys, values))
+    if unmasked and stop - start > tokens:
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        later: torch.Tensor = _Later.apply(mine, keys, values, scale)  # type: ignore[no-untyped-call]
+        return later
     mask: torch.Tensor = causal_lower_right(tokens, stop - start)
     if sliding_window is not None and stop - start > sliding_window:
         before = stop - start - tokens
@@ -95,6 +116,57 @@ def attend_piece(
     return scaled_dot_product_attention(
         mine, keys, values, attn_mask=mask, scale=scaling, enable_gqa=grouped
     )
+
+
+def _cut(span: slice, size: int) -> Iterator[tuple[int, int]]:
+    """First and last of at most ``size`` each."""
+    for first in range(span.start, span.stop, size):
+        yield first, min(first + size, span.stop)
+
+
+class _Later(torch.autograd.Function):
+    """Attention of queries ``[B, H, t, D]``, the last of which sees all ``[B, H, T, D]`` keys, on a CPU.
+
+    Its kernel is causal from the first key on only, and a mask is of ``t`` x ``T``, kept for the backward pass. So the
+    keys before the queries and those at them are attended apart and put together by their sums of exponentials, as the
+    blocks of FlashAttention (Dao et al. 2022, arXiv:2205.14135, 3.1) are: the kernel's backward pass takes the sums of both.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        found = [
+            _attend(query, k, v, 0.0, causal, scale=scale)
+            for k, v, causal in _before_and_at(query, keys, values)
+        ]
+        total = torch.logaddexp(*(sums for _, sums in found))
+        out = sum((part * (sums - total).exp()[..., None]).to(query.dtype) for part, sums in found)
+        assert isinstance(out, torch.Tensor)
+        ctx.save_for_backward(query, keys, values, out, total)
+        ctx.scale = scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        query, keys, values, out, total = ctx.saved_tensors
+        given = gradients[0].contiguous()
+        parts = [
+            _attend_backward(given, query, k, v, out, total, 0.0, causal, scale=ctx.scale)
+            for k, v, causal in _before_and_at(query, keys, values)
+        ]
+        of_query, of_keys, of_values = zip(*parts, strict=True)
+        return sum(of_query), torch.cat(of_keys, dim=2), torch.cat(of_values, dim=2), None
+
+
+def _before_and_at(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+) -> list[tuple[torch.Tensor, torch.Tensor, bool]]:
+    before = keys.shape[2] - query.shape[2]
+    return [
+        (keys[:, :, :before], values[:, :, :before], False),
+        (keys[:, :, before:], values[:, :, before:], True),
+    ]
 
 
 class _Gathered(torch.autograd.Function):

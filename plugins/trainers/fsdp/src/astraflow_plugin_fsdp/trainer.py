@@ -36,7 +36,7 @@ from astraflow_torch_training.memory import (
 from astraflow_torch_training.model import attention_of
 from astraflow_torch_training.optimizer import adamw, clip_gradients
 from astraflow_training.layouts import layout_for
-from astraflow_training.micro_batches import MicroBatch
+from astraflow_training.micro_batches import MicroBatch, check_context
 from astraflow_training.schedule import lr_factor
 from astraflow_training.shares import Share, even_micro_batches
 
@@ -321,6 +321,7 @@ class FsdpTrainer:
 
     def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> tuple[Share, list[MicroBatch]]:
         group = self._joined()
+        check_context(batch, self._model.context_length)
         budget = self._budget * group.contexts
         share, parts = even_micro_batches(batch, wanted, budget, self._layout, *group.share)
         if group.contexts > 1:

@@ -42,7 +42,7 @@ from astraflow_torch_training.memory import (
     enough_memory_for_state,
     peak_memory_gb,
 )
-from astraflow_training.micro_batches import MicroBatch, micro_batches
+from astraflow_training.micro_batches import MicroBatch, check_context, micro_batches
 from astraflow_training.schedule import lr_factor
 from astraflow_training.shares import Share, even_micro_batches, idle, share
 
@@ -304,6 +304,7 @@ class MegatronTrainer:
     def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> tuple[Share, list[MicroBatch]]:
         """This replica's share and its micro-batches, at least one: the reduction of gradients is a
         collective. As many as the other replicas' if they share experts, where each forward pass is one."""
+        check_context(batch, self._arch.context)
         layout, place = self._ranks.layout, self._ranks.data_rank
         if layout.expert > 1:
             return even_micro_batches(batch, wanted, self._budget, "bucketed", place, layout.data)

@@ -40,7 +40,7 @@ from astraflow_torch_training.optimizer import (
 )
 from astraflow_torch_training.trees import check_trees, obstacle_to_trees
 from astraflow_training.layouts import cut, layout_for
-from astraflow_training.micro_batches import MicroBatch
+from astraflow_training.micro_batches import MicroBatch, check_context
 from astraflow_training.schedule import lr_factor
 
 # On CPU activations of a few thousand tokens stay in cache; a GPU wants larger products.
@@ -294,6 +294,7 @@ class TorchTrainer:
         }
 
     def _cut(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> Iterator[MicroBatch]:
+        check_context(batch, self._model.context_length)
         return cut(batch, wanted, self._budget, self._layout)
 
     def _make_optimizers(self) -> list[torch.optim.Optimizer]:
