@@ -71,9 +71,13 @@ def test_components_are_measured_by_kind(
     capsys.readouterr()
 
     asked.clear()
-    assert main(["plugin", "bench", "ray"]) == 0
-    assert not asked
-    assert "launcher ray\n  no benchmark: needs its hosts" in capsys.readouterr().out
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").touch()
+    assert main(["plugin", "bench", "ray", "--model", str(folder)]) == 0
+    assert [(each.kind, each.use, each.model) for each in asked] == [
+        ("launcher", "ray", str(folder))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +90,7 @@ def test_components_are_measured_by_kind(
         (("rewards", "--component", "exact", "--keys", "3"), "expected a table"),
         (("rewards", "--component", "exact", "--keys", "{a = }"), "--keys {a = }: "),
         (("rewards", "--tasks", "nowhere.jsonl"), "No such file"),
+        (("ray", "--model", "nowhere"), "--model nowhere: expected a Hugging Face folder"),
         (("nothing-of-this-name",), "no distribution 'nothing-of-this-name'"),
     ],
 )
@@ -100,12 +105,24 @@ def test_mistakes_are_named(
     assert not asked
 
 
-def test_every_kind_has_a_benchmark_or_a_word() -> None:
+def test_every_kind_has_a_benchmark() -> None:
     from astraflow_core.component import Kind
+    from astraflow_testing.benchmarks.__main__ import SHIPPED, UNITS
 
-    assert {*measured.SUPPORTED} | {*measured.OTHERS} == {*map(str, Kind), "command"}
-    assert not {*measured.SUPPORTED} & {*measured.OTHERS}
+    assert UNITS.keys() == {*map(str, Kind), "command"} == {*SHIPPED, "data_policy"}
     assert lines_of({"error": "no room"}) == ["not measured: no room"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "use"),
+    [("engine", "torch"), ("trainer", "torch"), ("launcher", "local"), ("tracker", "tensorboard"), ("command", "simulate")],
+)  # fmt: skip
+def test_what_runs_in_processes_of_its_own_is_measured(tmp_path: Path, kind: str, use: str) -> None:
+    found = measure(BenchRequest(kind, use, {}, "", {}, 3, ""), tmp_path, None, 60)
+    assert "error" not in found, found
+    assert found["cpu"]["us"] > 0 and found["wall"]["ratio"] > 0
+    assert found["against"] == ("doctor" if kind == "command" else use)
 
 
 @pytest.mark.slow

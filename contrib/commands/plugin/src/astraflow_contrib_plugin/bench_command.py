@@ -28,8 +28,8 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measures the components of an installed distribution, or of the one in a folder, beside a shipped one of their "
         "kind, in alternation in one process: time of a unit, on the CPU and on the wall, and the median of the ratios with its "
-        "quartiles. It runs the plugin's code. Exit code 0: all were measured that have a benchmark; 1: one could not be; 2: "
-        "there is nothing to measure."
+        "quartiles. It runs the plugin's code. Exit code 0: all were measured; 1: one could not be; 2: there is nothing to "
+        "measure."
     )
     add_common(parser, _DEADLINE_S, "each component", "the figures")
     parser.add_argument(
@@ -61,6 +61,13 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
         "the prompt source of the distribution, or sums of two numbers",
     )
     parser.add_argument(
+        "--model",
+        metavar="FOLDER",
+        default="",
+        help="Hugging Face folder on which an engine or a trainer is measured; default: one of 0.1 M parameters with random "
+        "weights and a vocabulary of 27",
+    )
+    parser.add_argument(
         "--pairs",
         metavar="N",
         type=int,
@@ -79,7 +86,7 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print each component's figures as they are known."""
-    from astraflow_contrib_plugin.benching.measured import OTHERS, lines_of, measure
+    from astraflow_contrib_plugin.benching.measured import lines_of, measure
     from astraflow_contrib_plugin.checking import packaging
 
     if not 3 <= arguments.pairs <= _MOST_PAIRS:
@@ -95,16 +102,11 @@ def run(arguments: argparse.Namespace) -> int:
         entries: list[dict[str, Any]] = []
         for request in _requests(arguments, found):
             entry = {"kind": request.kind, "component": request.use}
-            if request.kind in OTHERS:
-                entry["needs"] = OTHERS[request.kind]
-                lines = [f"no benchmark: {entry['needs']}"]
-            else:
-                entry |= measure(request, work, target.site, arguments.deadline)
-                lines = lines_of(entry)
+            entry |= measure(request, work, target.site, arguments.deadline)
             entries.append(entry)
             if not arguments.json:
                 print_line(f"{request.kind} {request.use}")
-                for line in lines:
+                for line in lines_of(entry):
                     print_line(f"  {line}")
     if arguments.json:
         named = {"name": target.name, "version": target.version}
@@ -131,11 +133,16 @@ def _requests(arguments: argparse.Namespace, found: dict[str, Any]) -> Iterator[
             f"--keys and --against are for one component; name it with --component: {', '.join(n for _, n in wanted)}"
         )
     tasks, source = _tasks(arguments.tasks)
+    model = str(Path(arguments.model).absolute()) if arguments.model else ""
+    if model and not Path(model, "config.json").is_file():
+        raise UserError(
+            f"--model {arguments.model}: expected a Hugging Face folder, with config.json"
+        )
     own = [name for kind, name in every if kind == "prompt_source"]
     for kind, name in wanted:
         played = source or (own[0] if kind == "environment" and len(own) == 1 and not tasks else "")
         yield BenchRequest(
-            kind, name, keys, arguments.against, against_keys, arguments.pairs, played, tasks
+            kind, name, keys, arguments.against, against_keys, arguments.pairs, played, tasks, model
         )
 
 

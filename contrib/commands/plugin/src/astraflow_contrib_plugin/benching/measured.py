@@ -10,23 +10,6 @@ from typing import Any
 
 from astraflow_contrib_plugin.checking.programs import TookTooLong, run_module
 
-SUPPORTED = (
-    "algorithm",
-    "data_policy",
-    "environment",
-    "prompt_source",
-    "reward",
-    "transport",
-    "workflow",
-)
-OTHERS = {
-    "command": "its time is that of its work: `time astraflow NAME`",
-    "engine": "needs a model and a device: tokens per second and time to new weights, as bench/engines.py in the repository measures them",
-    "launcher": "needs its hosts: time from the start of a run to its first step",
-    "tracker": "needs its server: records per second that arrive there",
-    "trainer": "needs a model and a device: tokens per second of a step, as bench/trainers.py in the repository measures them",
-}
-"""Kinds that have no benchmark here → which one they need."""
 _TESTING = "astraflow_testing"
 """Not imported, as in a check."""
 _PLAYED = ("environment", "reward", "workflow")
@@ -46,6 +29,7 @@ class BenchRequest:
     pairs: int
     source: str
     tasks: Sequence[dict[str, Any]] = ()
+    model: str = ""
 
 
 def measure(
