@@ -135,6 +135,9 @@ def test_what_a_configuration_says_of_experts(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(told))
     found = ExpertLayers.of(tmp_path)
     assert found == ExpertLayers(2, 8, 300) and found.dtype == np.uint16
+    local = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_text(json.dumps(local | {"num_hidden_layers": 6}))
+    assert ExpertLayers.of(tmp_path) == ExpertLayers(6, 2, 8)
     for change, message in (
         ({"model_type": "qwen3"}, "is of type 'qwen3', which has no experts or is not known"),
         ({"num_experts_per_tok": None}, "has num_experts 300, num_experts_per_tok None and"),

@@ -18,7 +18,9 @@ from astraflow_core.errors import UserError
 from astraflow_core.types.generation import RoutedExperts, not_recorded, routing_dtype
 
 _T = TypeVar("_T")
-ROUTERS = frozenset({"OlmoeTopKRouter", "Qwen2MoeTopKRouter", "Qwen3MoeTopKRouter"})
+ROUTERS = frozenset(
+    {"MixtralTopKRouter", "OlmoeTopKRouter", "Qwen2MoeTopKRouter", "Qwen3MoeTopKRouter"}
+)
 """Classes that give (logits, weights, chosen experts) of each token, and choose by one ``torch.topk`` over all experts."""
 
 

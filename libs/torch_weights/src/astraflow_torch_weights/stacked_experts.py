@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
 _STACKED = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 """Parameter with a matrix of each expert → the matrices that these are made of, one above the other."""
+_MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+"""Its own names for these; a layer's experts and their router are its ``block_sparse_moe``."""
 
 
-def as_checkpoint(held: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What a model holds, by the names of its checkpoints: transformers stacks the experts of a layer, of which each
-    has a tensor of its own there. The tensors are views."""
+def as_checkpoint(model: Any) -> dict[str, torch.Tensor]:
+    """The parameters and buffers of ``model``: transformers stacks the experts of a layer, of which each has a tensor of
+    its own in a checkpoint. The tensors are views."""
+    found = _apart(model.state_dict(keep_vars=True))
+    if model.config.model_type != "mixtral":
+        return found
+    return {_of_mixtral(name): tensor for name, tensor in found.items()}
+
+
+def _apart(held: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for name, tensor in held.items():
         layer, _, part = name.rpartition(".")
@@ -23,3 +33,8 @@ def as_checkpoint(held: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             parts = zip(_STACKED[part], rows.chunk(len(_STACKED[part])), strict=True)
             found |= {f"{layer}.{expert}.{each}.weight": view for each, view in parts}
     return found
+
+
+def _of_mixtral(name: str) -> str:
+    parts = name.replace(".mlp.", ".block_sparse_moe.").split(".")
+    return ".".join(_MIXTRAL.get(part, part) for part in parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from astraflow_core.errors import UserError, WeightsError
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
@@ -22,8 +23,26 @@ from astraflow_tiny_model.folder import write_tiny_model
 Serve = Callable[..., AbstractAsyncContextManager[TorchEngine]]
 
 
+@pytest.fixture(scope="module", params=["qwen3_moe", "mixtral"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """An architecture with experts."""
+    name: str = request.param
+    return name
+
+
+def as_mixtral(folder: Path, seed: int) -> Path:
+    """Another model in the place of the one in ``folder``, whose tokenizer it has."""
+    sizes = MixtralConfig(
+        **json.loads((folder / "config.json").read_bytes())
+        | {"model_type": "mixtral", "num_local_experts": 6, "intermediate_size": 16, "initializer_range": 0.3}
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    MixtralForCausalLM(sizes).save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def versions(kind: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Folders of two models of one shape."""
     made = [
         write_tiny_model(
@@ -36,6 +55,8 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         )
         for seed in (0, 1)
     ]
+    if kind == "mixtral":
+        made = [as_mixtral(folder, seed) for seed, folder in enumerate(made)]
     return made[0], made[1]
 
 
@@ -57,11 +78,13 @@ def source(path: Path, version: int) -> WeightSource:
 
 
 def test_a_version_takes_the_place_of_stacked_experts(
-    versions: tuple[Path, Path], serve: Serve, tmp_path: Path
+    versions: tuple[Path, Path], kind: str, serve: Serve, tmp_path: Path
 ) -> None:
     first, second = versions
     tensors = load_file(second / "model.safetensors")
     left_out = "model.layers.1.mlp.experts.4.up_proj.weight"
+    if kind == "mixtral":
+        left_out = "model.layers.1.block_sparse_moe.experts.4.w3.weight"
     save_file({n: t for n, t in tensors.items() if n != left_out}, tmp_path / "less.safetensors")
 
     async def main() -> list[GenerateResult]:

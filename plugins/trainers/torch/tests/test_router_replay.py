@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 import torch
 from test_gradient import assert_close, by_hand, gradient
 from trainer_cases import Surrogate, make_batch, prepared
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from astraflow_core.types import Batch
 from astraflow_core.types.generation import RoutedExperts
@@ -28,6 +30,19 @@ LAYERS, EXPERTS, TOP_K = 2, 6, 2
 def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("experts")
     return write_tiny_model(folder, hidden=32, ffn=16, init_std=0.2, experts=EXPERTS, top_k=TOP_K)
+
+
+@pytest.fixture(scope="module")
+def mixtral(experts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same sizes in another architecture."""
+    given = json.loads((experts / "config.json").read_bytes())
+    config = MixtralConfig(
+        **given | {"model_type": "mixtral", "num_local_experts": EXPERTS, "intermediate_size": 16, "initializer_range": 0.2}
+    )  # fmt: skip
+    torch.manual_seed(2)
+    folder = shutil.copytree(experts, tmp_path_factory.mktemp("mixtral") / "model")
+    MixtralForCausalLM(config).save_pretrained(folder)
+    return folder
 
 
 def chosen_by(folder: Path, batch: Batch, noise: float) -> RoutedExperts:
@@ -59,17 +74,24 @@ def test_the_choices_of_the_trainer_itself_change_nothing(build: Build, experts:
 
 
 @pytest.mark.parametrize(
-    ("how", "keys"),
+    ("kind", "how", "keys"),
     [
-        ({"budget": 30}, {}),
-        ({"budget": 30}, {"gradient_checkpointing": True}),
-        ({"budget": 30, "layout": "packed"}, {}),
-        ({"budget": 60, "layout": "tree"}, {}),
+        ("experts", {"budget": 30}, {}),
+        ("experts", {"budget": 30}, {"gradient_checkpointing": True}),
+        ("experts", {"budget": 30, "layout": "packed"}, {}),
+        ("experts", {"budget": 60, "layout": "tree"}, {}),
+        ("mixtral", {"budget": 30}, {}),
     ],
 )
 def test_gradients_are_those_of_transformers_with_a_patched_router(
-    build: Build, experts: Path, monkeypatch: pytest.MonkeyPatch, how: Any, keys: Any
+    build: Build,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    how: Any,
+    keys: Any,
 ) -> None:
+    experts = request.getfixturevalue(kind)
     trainer = build(experts, **keys)
     plain = prepared(make_batch(), Surrogate(), trainer)
     batch = replace(plain, routed_experts=chosen_by(experts, plain, 0.5))
@@ -87,6 +109,7 @@ def test_gradients_are_those_of_transformers_with_a_patched_router(
 
 def replace_routers(monkeypatch: pytest.MonkeyPatch, routed: RoutedExperts, batch: Batch) -> None:
     """Every router of transformers takes the experts of row after row: the rows of ``batch`` are what it reads."""
+    from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
     from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
     calls = iter(
@@ -102,7 +125,8 @@ def replace_routers(monkeypatch: pytest.MonkeyPatch, routed: RoutedExperts, batc
         kept = likely[torch.arange(len(ids))[:, None], ids]
         return logits, kept / kept.sum(-1, keepdim=True), ids
 
-    monkeypatch.setattr(Qwen3MoeTopKRouter, "forward", forward)
+    for router in (MixtralTopKRouter, Qwen3MoeTopKRouter):
+        monkeypatch.setattr(router, "forward", forward)
 
 
 def test_a_critic_and_a_reference_choose_for_themselves(build: Build, experts: Path) -> None:

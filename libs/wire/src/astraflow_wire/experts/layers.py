@@ -12,7 +12,7 @@ import numpy as np
 
 from astraflow_core.types.generation import routing_dtype
 
-ARCHITECTURES = ("olmoe", "qwen2_moe", "qwen3_moe")
+ARCHITECTURES = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 """``model_type`` of those whose routers are known: a softmax over all experts, of which the largest ``top_k`` are
 chosen."""
 MOST_CHOICES = 1 << 14
@@ -46,11 +46,12 @@ class ExpertLayers:
             raise ValueError(
                 f"is of type {kind!r}, which has no experts or is not known; known are {', '.join(ARCHITECTURES)}"
             )
-        experts, top_k = described.get("num_experts"), described.get("num_experts_per_tok")
+        named = "num_local_experts" if kind == "mixtral" else "num_experts"
+        experts, top_k = described.get(named), described.get("num_experts_per_tok")
         count = described.get("num_hidden_layers")
         if not all(type(n) is int and n > 0 for n in (experts, top_k, count)):
             raise ValueError(
-                f"has num_experts {experts!r:.80}, num_experts_per_tok {top_k!r:.80} and num_hidden_layers {count!r:.80}; "
+                f"has {named} {experts!r:.80}, num_experts_per_tok {top_k!r:.80} and num_hidden_layers {count!r:.80}; "
                 "expected three numbers from 1 on"
             )
         layers = sum(map(_experts_in(described), range(count)))

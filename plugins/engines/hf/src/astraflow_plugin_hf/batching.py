@@ -147,7 +147,7 @@ class Batching:
         """Copy every tensor of ``file`` over the parameter of that name; halted. Everything is checked before
         the first byte changes."""
         self.folder.check((file,))
-        targets = as_checkpoint(self.model.state_dict(keep_vars=True))
+        targets = as_checkpoint(self.model)
         if unknown := sorted(self.folder.tensors.keys() - targets.keys()):
             raise WeightsError(
                 f"the model as transformers loads it has no {', '.join(unknown[:5])}: it can be served, but "

@@ -46,7 +46,7 @@ def load_tensors(model: Any, what: str, tensors: Mapping[str, torch.Tensor]) -> 
 def _replace(
     model: Any, what: str, entries: Mapping[str, Entry], get: Callable[[str], torch.Tensor]
 ) -> None:
-    targets = as_checkpoint(model.state_dict(keep_vars=True))
+    targets = as_checkpoint(model)
     problems = _problems(targets, entries)
     if problems:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
