@@ -22,6 +22,7 @@ from bench.support.environments import environment
 from bench.support.learning import learned, record, updates_until
 from bench.support.timing import cpu_of
 
+TITLE = "nine's complement of five digits"
 RESULTS = Path(__file__).parent / "results" / "agent_learning"
 SEEDS = (0, 1, 2)
 ACCURACY = 0.9
@@ -44,7 +45,7 @@ def measure(quick: bool) -> dict[str, float]:
             agent_cpu_s = round(cpu_of(process.pid) - before, 1)
             runs.append({"seed": seed, **run, "agent_cpu_s": agent_cpu_s})
             if not quick:
-                record(RESULTS, "nine's complement of five digits", runs)
+                record(RESULTS, TITLE, runs)
     return fields(runs)
 
 

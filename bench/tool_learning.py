@@ -12,6 +12,7 @@ from pathlib import Path
 from bench.quickstart import EXAMPLES
 from bench.support.learning import learned, record
 
+TITLE = "products of two and three digits with a calculator"
 RESULTS = Path(__file__).parent / "results" / "tool_learning"
 NAME = "tools"
 QUICK = (
@@ -27,7 +28,7 @@ def measure(quick: bool) -> dict[str, float]:
     overrides = QUICK if quick else ()
     run = learned(EXAMPLES / "calculator.toml", NAME, overrides, deadline_s=7200.0)
     if not quick:
-        record(RESULTS, "products of two and three digits with a calculator", [{"seed": 0, **run}])
+        record(RESULTS, TITLE, [{"seed": 0, **run}])
     accuracies = [point["greedy"] for point in run["points"]]
     return {
         "eval_first": accuracies[0],
