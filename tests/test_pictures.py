@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from workspace import ROOT, tracked_files
 
+pytestmark = pytest.mark.slow
+
 RESULTS = ROOT / "bench" / "results"
 PICTURES = sorted(f for f in tracked_files() if f.suffix == ".svg" and RESULTS in f.parents)
 Draw = Callable[[Any, Path], object]
