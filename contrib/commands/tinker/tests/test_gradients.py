@@ -76,6 +76,13 @@ def ratio(logprobs: torch.Tensor, inputs: Doubles) -> torch.Tensor:
     return torch.exp(logprobs - inputs["logprobs"])
 
 
+def sequence_ratio(logprobs: torch.Tensor, inputs: Doubles) -> torch.Tensor:
+    """Of one sequence; the value is that of the whole, the gradient each target's own."""
+    marked = inputs["sequence_ratio_mask"].bool()
+    mean = (logprobs.detach() - inputs["logprobs"])[marked].mean()
+    return torch.exp(mean) * torch.exp(logprobs - logprobs.detach())
+
+
 LOSSES: dict[
     str, tuple[dict[str, float | str], Callable[[torch.Tensor, Doubles], torch.Tensor]]
 ] = {
@@ -93,6 +100,15 @@ LOSSES: dict[
     "cispo": (
         {},
         lambda lp, i: -(torch.clamp(ratio(lp, i), 0.8, 1.2).detach() * lp * i["advantages"]).sum(),
+    ),
+    "gspo": (
+        {"clip_low_threshold": 0.95, "clip_high_threshold": 1.2},
+        lambda lp, i: (
+            -torch.minimum(
+                sequence_ratio(lp, i) * i["advantages"],
+                torch.clamp(sequence_ratio(lp, i), 0.95, 1.2) * i["advantages"],
+            ).sum()
+        ),
     ),
     "dro": (
         {"beta": 0.1},
@@ -198,8 +214,19 @@ def test_what_a_loss_lacks_is_named(tmp_path: Path) -> None:
     assert "known are clip_low_threshold" in refused("ppo", beta=1.0)
     assert "loss_fn_config.beta: expected a number" in refused("dro")
     assert "unknown loss_fn 'nothing': known are cross_entropy" in refused("nothing")
+    assert "gspo needs data[0].loss_fn_inputs['sequence_ratio_mask']" in refused(
+        "gspo", "sequence_ratio_mask"
+    )
     assert "clip_lwo" in refused("dr_grpo", clip_lwo=0.1)
     assert "opd needs reference" in refused("opd") and "reference_logprobs" in refused("opd")
+    length = len(given[0].tokens)
+    for name, changed, said in (
+        ("sequence_ratio_mask", np.zeros(length, np.float32), "mask is 0 everywhere"),
+        ("target_tokens", (given[0].inputs["target_tokens"] + 1) % VOCABULARY, "the next token"),
+    ):
+        bad = replace(given[0], inputs={**given[0].inputs, name: changed})
+        with pytest.raises(Refused, match=said):
+            model.gradient(request("gspo", [bad]))
     length = len(given[0].tokens)
     for value, said in ((np.nan, r"data\[0\].weights has a value"), (3e38, "is dropped; send all")):
         bad = {**given[0].inputs, "weights": np.full(length, value, np.float32)}

@@ -66,6 +66,7 @@ def data(seed: int = 0, count: int = 4) -> list[Datum]:
             "weights": (sampled * rng.random(len(sampled))).astype(np.float32),
             "logprobs": (sampled * (-3 - rng.random(len(sampled)))).astype(np.float32),
             "advantages": (sampled * rng.normal(0, 1, len(sampled))).astype(np.float32),
+            "sequence_ratio_mask": sampled.astype(np.float32),
         }
         found.append(Datum(tokens[:-1], inputs))
     return found

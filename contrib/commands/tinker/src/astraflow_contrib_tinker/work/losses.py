@@ -1,7 +1,8 @@
 """Losses by name: those that the client documents, and every algorithm that is installed.
 
 The former are sums over all targets, as Tinker's documentation defines them; a target's part is computed from its own inputs
-alone. They use methods of tensors only, which those of PyTorch have.
+alone, but for ``gspo``, where it is computed from those of its sequence. They use methods of tensors only, which those of PyTorch
+have.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.types import Batch, ComponentContext, Loss, LossInputs
 
 LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
+RATIO_MASK = "sequence_ratio_mask"
 PER_TOKEN = {"reference": "reference_logprobs", "proximal": "proximal_logprobs", "values": "values"}
 """What an algorithm may need → the name under which a client gives it for each target."""
 OWN_PASS = frozenset({"entropy"})
@@ -61,6 +63,18 @@ def _cispo(inputs: LossInputs, keys: Mapping[str, float]) -> Any:
     return -clipped * inputs.logprobs * inputs.advantages
 
 
+def _gspo(inputs: LossInputs, keys: Mapping[str, float]) -> Any:
+    """Zheng et al. 2025, arXiv:2507.18071, eq. 13 (GSPO-token), without the means: the ratio of a sequence is ``exp`` of its mean
+    log-ratio where the mask is not 0, and has the gradient of each target's own log-prob."""
+    marked = (inputs.weights[RATIO_MASK] != 0).to(inputs.behaviour.dtype)
+    gaps = (inputs.logprobs.detach() - inputs.behaviour) * marked
+    total, count = (gaps.new_zeros(inputs.rows).index_add(0, inputs.row, v) for v in (gaps, marked))
+    mean = (total / count.clamp(min=1))[inputs.row]
+    ratio = (mean + inputs.logprobs - inputs.logprobs.detach()).exp()
+    clipped = ratio.clamp(inputs.weights[LOW], inputs.weights[HIGH])
+    return -(ratio * inputs.advantages).minimum(clipped * inputs.advantages)
+
+
 def _dro(inputs: LossInputs, keys: Mapping[str, float]) -> Any:
     """Richemond et al. 2024, arXiv:2405.19107, on targets."""
     gap = inputs.logprobs - inputs.behaviour
@@ -74,6 +88,7 @@ LOSSES = {
     "importance_sampling": NamedLoss(_SAMPLED, {}, _importance_sampling),
     "ppo": NamedLoss(_SAMPLED, _CLIP, _ppo),
     "cispo": NamedLoss(_SAMPLED, _CLIP, _cispo),
+    "gspo": NamedLoss((*_SAMPLED, RATIO_MASK), {LOW: 1 - 3e-4, HIGH: 1 + 4e-4}, _gspo),
     "dro": NamedLoss(_SAMPLED, {"beta": math.nan}, _dro),
 }
 
@@ -120,11 +135,13 @@ def _summed(named: NamedLoss, request: GradientRequest, rows: Rows) -> tuple[Alg
         raise Refused(
             400, f"{request.loss} takes one target for each token; several take cross_entropy"
         )
+    if RATIO_MASK in named.given:
+        _check_ratios(request.loss, rows, data)
     keys = numbers(request.config, named.keys)
     batch, zeros = rows.batch, np.zeros(len(rows.batch.tokens), np.float32)
-    sampled = named.given == _SAMPLED
+    sampled = set(_SAMPLED) <= set(named.given)
     weights: dict[str, Floats] = {}
-    for name in named.given if not sampled else set(keys) & {LOW, HIGH}:
+    for name in {*named.given, *keys} & {"weights", RATIO_MASK, LOW, HIGH}:
         weights[name] = (
             rows.column(data, name)
             if all(name in datum.inputs for datum in data)
@@ -137,6 +154,20 @@ def _summed(named: NamedLoss, request: GradientRequest, rows: Rows) -> tuple[Alg
         weights=weights,
     )
     return SummedLoss(named, keys), batch
+
+
+def _check_ratios(loss: str, rows: Rows, data: Sequence[Datum]) -> None:
+    """:class:`Refused` if a sequence has no ratio, or its targets are in several rows of the batch."""
+    if len(rows.own):
+        raise Refused(
+            400,
+            f"{loss} has one ratio for a sequence: every target must be the next token of model_input",
+        )
+    for number, datum in enumerate(data):
+        if not datum.inputs[RATIO_MASK].any():
+            raise Refused(
+                400, f"data[{number}].{RATIO_MASK} is 0 everywhere; expected 1 at sampled targets"
+            )
 
 
 def _of_plugin(
