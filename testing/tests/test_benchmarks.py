@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,21 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def request(kind: str, use: str, **more: Any) -> dict[str, Any]:
-    empty = {"keys": {}, "against": "", "against_keys": {}, "pairs": 3, "tasks": [], "source": ""}
+    empty = {
+        "keys": {},
+        "against": "",
+        "against_keys": {},
+        "pairs": 3,
+        "tasks": [],
+        "source": "",
+        "model": "",
+    }
     return {"kind": kind, "use": use, **empty, **more}
+
+
+def measured(tmp_path: Path, *asked: str, **more: Any) -> dict[str, Any]:
+    with ExitStack() as ends:
+        return program.run(request(*asked, **more), tmp_path, ends)
 
 
 def test_ratios_are_of_pairs_and_neither_side_is_always_first(
@@ -68,14 +82,14 @@ def test_a_sample_is_long_enough_and_not_too_long() -> None:
 def test_each_kind_is_measured(
     brief: None, tmp_path: Path, kind: str, use: str, more: dict[str, Any], against: str
 ) -> None:
-    found = program.run(request(kind, use, **more), tmp_path)
+    found = measured(tmp_path, kind, use, **more)
     assert (found["against"], found["unit"]) == (against, program.UNITS[kind])
     assert min(found[c][f] for c in ("cpu", "wall") for f in ("us", "against_us", "ratio")) > 0
 
 
 @pytest.mark.slow
 def test_an_algorithm_is_measured(brief: None, tmp_path: Path) -> None:
-    found = program.run(request("algorithm", "ppo", against="gspo"), tmp_path)
+    found = measured(tmp_path, "algorithm", "ppo", against="gspo")
     assert found["wall"]["us"] > 0
 
 
@@ -128,7 +142,7 @@ def test_what_cannot_be_measured_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UserError, match="no shipped data policy does what 'three_zones' does"):
-        program.run(request("data_policy", "three_zones"), tmp_path / "scale")
+        measured(tmp_path / "scale", "data_policy", "three_zones")
     file = tmp_path / "request.json"
     file.write_text(json.dumps(request("reward", "nothing_of_this_name")))
     assert program.main(file, tmp_path / "result.json") == 2

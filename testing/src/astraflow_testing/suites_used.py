@@ -19,6 +19,8 @@ from astraflow_testing.suite_verdicts import verdict_on
 
 OPTION = "--suites-report"
 _SUITES = "astraflow_testing.conformance."
+_DEMANDED = " demands: "
+"""As in a failure of a suite."""
 _MOST = 300
 _entries = pytest.StashKey[dict[str, dict[str, str]]]()
 
@@ -87,10 +89,12 @@ def _subject(item: pytest.Item, suite: str) -> str:
 
 
 def _why(report: pytest.TestReport) -> str:
-    """The first line of what a test said."""
+    """The first line of what a test said, and what it demands instead where it says that."""
     if isinstance(report.longrepr, tuple):  # a skip: file, line, reason
         text = str(report.longrepr[2])
     else:
         crash = getattr(report.longrepr, "reprcrash", None)
         text = str(crash.message if crash is not None else report.longrepr or "")
-    return next(iter(text.strip().splitlines()), "")[:_MOST]
+    first, *more = text.strip().splitlines() or [""]
+    demanded = next((line for line in more if _DEMANDED in line), "")
+    return "; ".join(filter(None, (first[:_MOST], demanded[:_MOST])))

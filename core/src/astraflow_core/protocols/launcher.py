@@ -13,8 +13,8 @@ Role = Literal["dataflow", "raas", "trainer"]
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
     """One process of a run. ``name`` is unique (``"raas-1"``); ``argv`` its command line, which never
-    holds a secret; ``environment``, which does and has no repr, is added to the launcher's own; output goes to
-    ``log``."""
+    holds a secret; ``environment``, which does and has no repr, is added to the launcher's own; output is appended to
+    ``log``, whose folder may not exist yet. ``ranks``: processes that a trainer starts itself, on the same host."""
 
     name: str
     role: Role
@@ -51,7 +51,7 @@ class Launcher(Protocol):
         with a :class:`astraflow_core.errors.PreflightError` what cannot be placed."""
 
     def start(self, spec: ProcessSpec) -> None:
-        """Start a process, or restart it after it ended; an error that names it while it runs."""
+        """Start a process, or restart it after it ended; while it runs, an error with its name in quotes."""
 
     def poll(self) -> list[ProcessState]:
         """The state of every process started, in order of their first start; never blocks."""

@@ -195,7 +195,9 @@ class LauncherConformance(Conformance, Claims, EndingTests, HostTests):
                 launcher.start(spec)
             except Exception as error:  # noqa: BLE001 - of any kind, as long as it says which
                 DEMANDS.that(
-                    "'a'" in str(error), f"{name}: the error is only {error}", "the process's name"
+                    "'a'" in str(error),
+                    f"{name}: the error is only: {error}",
+                    "an error with the process's name in quotes: 'a'",
                 )
             else:
                 DEMANDS.broken(f"{name} started a process that runs already", "an error")
