@@ -175,16 +175,22 @@ def announced(publisher: Publisher, manifest: Manifest, transport: str) -> Annou
 
 
 def passed_on(
-    transport: str, store: Path, tensors: list[ExportedTensor], then: Callable[[Recovery], None]
+    transport: str,
+    store: Path,
+    tensors: list[ExportedTensor],
+    then: Callable[[Recovery], None],
+    kind: str = "full",
+    trained: str = "",
 ) -> None:
     """``tensors`` are published as version 3 and reach a RaaS; their publisher ends, the RaaS offers what it has,
-    and ``then`` gets what a trainer recovers by."""
+    and ``then`` gets what a trainer of ``trained`` weights (those of ``kind``) recovers by."""
     keys = {k: str(store) if v == "STORE" else v for k, v in KEYS[transport].items()}
     sides = [
         built("transport", transport, keys, role, store / role) for role in ("trainer", "raas")
     ]
     publisher, receiver = sides[0].publisher(), sides[1].receiver()
-    manifest = publisher.publish(3, iter(tensors))
+    based = {"base": "b" * 32} if kind == "adapter" else {}
+    manifest = publisher.publish(3, iter(tensors), None, **based)
     source = receiver.fetch(announced(publisher, manifest, transport), 20.0)
     publisher.close()
     again, offered = _publish(sides[1], source)
@@ -192,12 +198,12 @@ def passed_on(
         assert offered.digest == manifest.digest
         told: Any = Told(announced(again, offered, transport))
         model = store / "model"
-        if not model.exists():
-            model.mkdir()
+        model.mkdir(exist_ok=True)
+        if not (model / "config.json").exists():
             (model / "config.json").write_text("{}")
-        (store / "mine").mkdir()
+        (store / "mine").mkdir(exist_ok=True)
         mine = built("transport", transport, keys, "trainer", store / "trainer-again")
-        then(Recovery(told, mine, model, store / "mine", 20.0))
+        then(Recovery(told, mine, model, store / "mine", 20.0, "", trained or kind))
         assert not list((store / "mine").iterdir())
     finally:
         again.close()
@@ -232,12 +238,35 @@ def test_what_cannot_be_recovered_is_refused_with_the_reasons(store: Path) -> No
         recovery.found(Refused(409, "no state")),
     ):
         pass
-    of_ranks = Recovery(told, transport, store, store, 0.3, "It has several ranks")
+    unable = Recovery(told, transport, store, store, 0.3, "It lacks the capability adopt")
     with (
-        pytest.raises(Refused, match=r"^no state\. It has several ranks$"),
-        of_ranks.found(Refused(409, "no state")),
+        pytest.raises(Refused, match=r"^no state\. It lacks the capability adopt$"),
+        unable.found(Refused(409, "no state")),
     ):
         pass
+
+
+def test_an_adapter_stands_beside_the_weights_of_its_model(store: Path) -> None:
+    matrix = np.arange(6, dtype=np.float32).reshape(2, 3)
+    name = "base_model.model.layer.lora_A.weight"
+    tensors = [ExportedTensor(name, "F32", matrix.shape, matrix)]
+    (store / "model").mkdir()
+    (store / "model" / "model.safetensors").write_bytes(b"as it was")
+
+    def beside(recovery: Recovery) -> None:
+        with recovery.found(Refused(409, "no state")) as recovered:
+            found = load_file(recovered.folder / "adapter_model.safetensors")
+            np.testing.assert_array_equal(found[name], matrix)
+            assert (recovered.folder / "model.safetensors").read_bytes() == b"as it was"
+
+    passed_on("http", store, tensors, beside, "adapter")
+
+    def refused(recovery: Recovery) -> None:
+        wrong = "has kind 'adapter', and its trainer publishes 'full'"
+        with pytest.raises(Refused, match=wrong), recovery.found(Refused(409, "no state")):
+            pass
+
+    passed_on("http", store, tensors, refused, "adapter", "full")
 
 
 @pytest.mark.slow

@@ -303,6 +303,33 @@ class TestUnseeded(Examination):
     trainer = Unseeded
 
 
+class HalfAdopted(TorchTrainer):
+    def adopt(self, model: Path, steps: int) -> None:
+        kept = self._model.whole.get_input_embeddings().weight.detach().clone()
+        super().adopt(model, steps)
+        with torch.no_grad():
+            self._model.whole.get_input_embeddings().weight.copy_(kept)
+
+
+class TestHalfAdopted(Examination):
+    wrong = "keeps its own embedding when it adopts the weights of a version"
+    caught_by = "test_adopted_weights_are_exported_to_the_bit"
+    trainer = HalfAdopted
+
+
+class AdoptsAndStands(TorchTrainer):
+    def adopt(self, model: Path, steps: int) -> None:
+        super().adopt(model, steps)
+        for optimizer in self._optimizers:
+            optimizer.param_groups.clear()
+
+
+class TestAdoptsAndStands(Examination):
+    wrong = "has an optimizer of no parameters once it has adopted a version"
+    caught_by = "test_adopted_weights_are_exported_to_the_bit"
+    trainer = AdoptsAndStands
+
+
 class TestUnshownClaim(Examination):
     wrong = "claims to run as several ranks, which no test shows"
     caught_by = "test_every_claimed_capability_is_shown"

@@ -65,6 +65,9 @@ class Trainer:
     def load(self, folder: Path) -> None:
         self.said.append(("load", str(folder)))
 
+    def adopt(self, model: Path, steps: int) -> None:
+        self.said.append(("adopt", str(model), steps))
+
     def logprobs(self, batch: Batch, model: str) -> Any:
         return np.full(len(batch.tokens), self.rank, np.float32)
 
@@ -220,6 +223,7 @@ def test_every_rank_knows_as_what_the_trainer_has_registered() -> None:
 def test_every_rank_does_the_same_on_the_bytes_of_rank_0(host: str, tmp_path: Path) -> None:
     with Group(Trainer(1), Trainer(2), host=host) as group:
         group.leader.set_up(tmp_path)
+        group.leader.adopt(tmp_path / "v", 2)
         assert group.leader.update(make_batch(), 7)["loss"] == 0.0
         assert len(list(group.leader.export())) == 2
         group.leader.probe(make_batch(), 1)
@@ -228,6 +232,7 @@ def test_every_rank_does_the_same_on_the_bytes_of_rank_0(host: str, tmp_path: Pa
     expected = [
         ("setup", "/m", 3),
         ("load", str(tmp_path)),
+        ("adopt", str(tmp_path / "v"), 2),
         ("step", 7, [0, 1, 2, 3, 4], "p-1"),
         "exported",
         ("save", str(tmp_path / "s")),

@@ -109,13 +109,13 @@ class SavesLater(Protocol):
 
 
 class AdoptsWeights(Protocol):
-    """What a :class:`Trainer` with capability ``adopt`` offers beside, on one rank and with ``weights_kind`` "full"."""
+    """What a :class:`Trainer` with capability ``adopt`` offers beside."""
 
     def adopt(self, model: Path, steps: int) -> None:
-        """Replace the weights by those of a Hugging Face folder of the same model, which an earlier process of this
-        trainer has exported; the next export is then the same to the bit. ``steps``: how many optimizer steps count as
-        made, for the schedule. Called after :meth:`Trainer.setup`, and :meth:`Trainer.load` if there is a checkpoint;
-        the optimizer's state, the reference model and what is never exported stay as they are."""
+        """Replace what is trained by what an earlier process of this trainer has exported: the weights of a Hugging Face
+        folder of the same model or, with ``weights_kind`` "adapter", ``adapter_model.safetensors`` in it. The next export
+        is the same to the bit. ``steps``: how many optimizer steps count as made, for the schedule. Called on every rank
+        after :meth:`Trainer.setup`, and :meth:`Trainer.load` if there is a checkpoint; all else stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)

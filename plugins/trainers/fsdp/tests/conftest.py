@@ -40,6 +40,8 @@ def one(directory: Path) -> dict[str, Any]:
     trainer.save(directory / "one-rank")
     assert trainer.finish_save(wait=True)  # type: ignore[attr-defined]
     found["saved"] = weights(trainer)
+    (directory / "one-rank-model").mkdir()
+    trainer.save_model(directory / "one-rank-model")
     trainer.close()
     return found
 

@@ -37,6 +37,9 @@ def main(directory: Path) -> None:
     assert first.finish_save(wait=True)  # type: ignore[attr-defined]
     first.load(directory / "one-rank")
     found["resharded"] = weights(first)
+    train(first, rank.algorithm("grpo", GRPO), [6])
+    first.adopt(directory / "one-rank-model", 3)
+    found["adopted"] = weights(first)
 
     found["lora"] = run_scenario(rank, "fsdp", "lora", tensor_parallel=2, context_parallel=2)
     cut = rank.trainer("fsdp", "qwen3", tensor_parallel=2, lora_rank=3)

@@ -83,6 +83,9 @@ def main(directory: Path) -> None:
     found["resumed"] = [*train(again, grpo, [6, 7]), digest(again)]
     again.load(directory / "one-rank")
     found["resharded"] = weights(again)
+    again.adopt(directory / "one-rank-model", 2)  # type: ignore[attr-defined]
+    found["adopted"] = weights(again)
+    again.load(directory / "one-rank")
     found["after resharding"] = [train(again, grpo, [6, 7]), weights(again)]
 
     # What must end alike on all ranks: only rank 0 sees the NaN in its share, or reads the folder.

@@ -17,6 +17,7 @@ from astraflow_core.errors import AstraFlowError, RunFailed, UserError
 from astraflow_core.types import ExportedTensor
 from astraflow_plugin_fsdp.sharding import ShardedLM
 from astraflow_runtime.trainer.updates.update import update
+from astraflow_testing.conformance._models.adopt_tests import adopts_adapters
 from astraflow_testing.conformance._models.trainer_rig import (
     TrainerRig,
     exported,
@@ -97,6 +98,7 @@ class TestFsdpTrainer(TrainerConformance):
         again.load(folder)
         for name, tensor in exported(again).items():
             assert bytes(tensor.data) == bytes(adapter[name].data)
+        adopts_adapters(rig)
 
         trainer.save_model(tmp_path / "left")
         before, after = (load_file(f / "model.safetensors") for f in (model, tmp_path / "left"))

@@ -110,7 +110,7 @@ def test_checkpoints_go_between_a_mesh_and_one_rank(
     directory: Path, one: dict[str, Any], four: list[dict[str, Any]]
 ) -> None:
     for found in four:
-        assert bits(found["resharded"]) == bits(one["saved"])
+        assert bits(found["resharded"]) == bits(one["saved"]) == bits(found["adopted"])
     trainer = Rank(directory).trainer("fsdp", "qwen3")
     trainer.load(directory / "four-ranks")
     assert bits(weights(trainer)) == bits(four[0]["saved"])
@@ -205,7 +205,7 @@ def test_a_checkpoint_of_one_rank_continues_on_two(
     one: dict[str, Any], two: list[dict[str, Any]]
 ) -> None:
     for found in two:
-        assert bits(found["resharded"]) == bits(one["saved"])
+        assert bits(found["resharded"]) == bits(one["saved"]) == bits(found["adopted"])
         metrics, after = found["after resharding"]
         same_metrics(metrics, one["through"][0])
         same_weights(after, one["through"][1], 3)

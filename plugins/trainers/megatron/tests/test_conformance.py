@@ -10,6 +10,7 @@ from megatron_cases import NO_CUDA
 from megatron_launch import same_steps_as_one
 
 from astraflow_core.errors import RunFailed
+from astraflow_testing.conformance._models.adopt_tests import adopts_adapters
 from astraflow_testing.conformance._models.trainer_rig import TrainerRig, ragged_batch
 from astraflow_testing.conformance.trainer import Subject, TrainerConformance, installed
 
@@ -44,6 +45,15 @@ class TestMegatronTrainer(TrainerConformance):
         joined = replace(batch, lengths=np.array([len(batch.tokens)], np.int32))
         with pytest.raises(RunFailed, match=f"has {len(batch.tokens)} tokens, .* is 128, its max_"):
             rig.build().logprobs(joined, "current")
+
+    def test_a_fresh_trainer_adopts_the_adapters_of_a_version(
+        self, model: Path, tmp_path: Path
+    ) -> None:
+        keys = {**KEYS, "lora_rank": 3, "lora_alpha": 5}
+        rig = TrainerRig(installed("trainer", "megatron", keys), model, tmp_path)
+        adopts_adapters(rig)
+        for trainer in rig.built:
+            trainer.close()
 
     @pytest.mark.slow
     @pytest.mark.timeout(600)

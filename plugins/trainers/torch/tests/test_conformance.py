@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from astraflow_testing.conformance._models.adopt_tests import adopts_adapters
 from astraflow_testing.conformance._models.trainer_rig import TrainerRig, exported, train
 from astraflow_testing.conformance.trainer import Subject, TrainerConformance, installed
 
@@ -42,3 +43,12 @@ class TestTorchTrainer(TrainerConformance):
         assert all(name.endswith((".lora_A.weight", ".lora_B.weight")) for name in after)
         assert all(bytes(after[n].data) != bytes(before[n].data) for n in after if "lora_B" in n)
         trainer.close()
+
+    @pytest.mark.parametrize("alpha", [16, 5])
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_a_fresh_trainer_adopts_the_adapters_of_a_version(
+        self, model: Path, tmp_path: Path, alpha: int, dtype: str
+    ) -> None:
+        """Times 5 / 3 a number and its quotient are not always each other's."""
+        keys = {**KEYS, "lora_rank": 3, "lora_alpha": alpha, "publish_dtype": dtype}
+        adopts_adapters(TrainerRig(installed("trainer", "torch", keys), model, tmp_path))

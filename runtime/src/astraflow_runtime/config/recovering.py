@@ -8,18 +8,14 @@ from astraflow_core.config.models import RunConfig, TrainerTable
 from astraflow_core.errors import PluginError
 
 
-def recovery_obstacle(trainer: TrainerTable, flags: frozenset[str], adapter: bool = False) -> str:
-    """Why a trainer with the capabilities ``flags`` cannot do that, as a sentence; empty if it can. ``adapter``: its
-    versions are adapters."""
-    if trainer.ranks > 1:
-        why = "it has several ranks"
-    elif "adopt" not in flags:
-        why = f"trainer {trainer.use!r} lacks the capability adopt"
-    elif adapter:
-        why = "its versions are adapters"
-    else:
+def recovery_obstacle(trainer: TrainerTable, flags: frozenset[str]) -> str:
+    """Why a trainer with the capabilities ``flags`` cannot do that, as a sentence; empty if it can."""
+    if "adopt" in flags:
         return ""
-    return f"It cannot continue with the weights of a published version: {why}"
+    return (
+        "It cannot continue with the weights of a published version: "
+        f"trainer {trainer.use!r} lacks the capability adopt"
+    )
 
 
 def all_recover(config: RunConfig, catalog: Catalog) -> bool:

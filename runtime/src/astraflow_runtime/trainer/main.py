@@ -123,8 +123,7 @@ def _recovery(
     if not config.checkpoint.recover:
         return None
     table = built.table
-    adapter = getattr(built.trainer, "weights_kind", "full") != "full"
-    obstacle = recovery_obstacle(table.trainer, built.flags, adapter)
+    obstacle = recovery_obstacle(table.trainer, built.flags)
     return Recovery(
         dataflow,
         built.transport,
@@ -132,6 +131,7 @@ def _recovery(
         built.run.directory / "state",
         config.run.deadline_s,
         obstacle,
+        getattr(built.trainer, "weights_kind", "full"),
     )
 
 

@@ -24,6 +24,8 @@ STORE_S = 10.0
 WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json")
 """Endings of files of a model's folder that hold weights, or say where they are."""
 
+ADAPTER = "adapter_model.safetensors"
+
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
@@ -35,7 +37,7 @@ class Recovered:
 
 class Recovery:
     """Finds a version of the policy. ``model`` is the folder that it was trained from; ``obstacle`` says why this trainer
-    cannot continue from a version, and is empty if it can."""
+    cannot continue from a version, and is empty if it can; ``kind`` is what it publishes, "full" or "adapter"."""
 
     def __init__(
         self,
@@ -45,10 +47,11 @@ class Recovery:
         folder: Path,
         deadline_s: float,
         obstacle: str = "",
+        kind: str = "full",
     ) -> None:
         self._dataflow, self._transport = dataflow, transport
         self._model, self._folder = model, folder
-        self._deadline_s, self._obstacle = deadline_s, obstacle
+        self._deadline_s, self._obstacle, self._kind = deadline_s, obstacle, kind
 
     @contextlib.contextmanager
     def found(self, refused: Refused) -> Iterator[Recovered]:
@@ -63,7 +66,7 @@ class Recovery:
             for message, deadline_s in self._in_turn(answer.offered, answer.announced):
                 try:
                     source = receiver.fetch(_announcement(message), deadline_s)
-                    _check_kind(source)
+                    _check_kind(source, self._kind)
                 except WeightsError as error:
                     log.warning("%s", error)
                     problems.append(str(error))
@@ -76,7 +79,7 @@ class Recovery:
                     source.digest,
                 )
                 with tempfile.TemporaryDirectory(dir=self._folder, prefix="recovered-") as folder:
-                    link_model(self._model, source.path, Path(folder))
+                    link_model(self._model, source, Path(folder))
                     yield Recovered(message.version, Path(folder))
                 receiver.release(source)
                 return
@@ -101,12 +104,14 @@ class Recovery:
             yield announced, self._deadline_s
 
 
-def link_model(model: Path, weights: Path, folder: Path) -> None:
-    """Make ``folder`` the Hugging Face folder ``model`` with other ``weights``; nothing is copied."""
+def link_model(model: Path, source: WeightSource, folder: Path) -> None:
+    """Make ``folder`` the Hugging Face folder ``model`` with the weights of a version, or with its adapter beside
+    those that it has; nothing is copied."""
+    adapter = source.kind == "adapter"
     for file in model.iterdir():
-        if not file.name.endswith(WEIGHTS):
+        if adapter or not file.name.endswith(WEIGHTS):
             (folder / file.name).symlink_to(file.resolve())
-    (folder / "model.safetensors").symlink_to(weights.resolve())
+    (folder / (ADAPTER if adapter else "model.safetensors")).symlink_to(source.path.resolve())
 
 
 def _announcement(message: AnnouncementMessage) -> Announcement:
@@ -120,8 +125,8 @@ def _announcement(message: AnnouncementMessage) -> Announcement:
     )
 
 
-def _check_kind(source: WeightSource) -> None:
-    if source.kind != "full":
+def _check_kind(source: WeightSource, kind: str) -> None:
+    if source.kind != kind:
         raise WeightsError(
-            f"version {source.version} of {source.policy!r} is an adapter, whose scale is folded in"
+            f"version {source.version} of {source.policy!r} has kind {source.kind!r}, and its trainer publishes {kind!r}"
         )

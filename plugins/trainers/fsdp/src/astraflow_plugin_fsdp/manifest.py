@@ -20,7 +20,7 @@ def astraflow_trainers() -> list[Component]:
             capabilities=frozenset(
                 {
                     *("entropy", "reference", "proximal", "values", "logit_gradients"),
-                    *("checkpoint", "async_save", "reshard", "multi_rank", "lora"),
+                    *("checkpoint", "adopt", "async_save", "reshard", "multi_rank", "lora"),
                     *("sharded_export", "router_replay"),
                 }
             ),

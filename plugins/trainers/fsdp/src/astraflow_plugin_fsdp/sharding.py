@@ -27,7 +27,9 @@ from astraflow_plugin_fsdp.config import FsdpConfig
 from astraflow_plugin_fsdp.context_layout import own
 from astraflow_plugin_fsdp.context_parallel import SplitBackbone, of_all_ranks
 from astraflow_plugin_fsdp.group import RankGroup
-from astraflow_torch_training.critic import with_critic, with_value_head
+from astraflow_torch_training.adoption import ADAPTER_FILE, given_adapters
+from astraflow_torch_training.critic import NOT_PUBLISHED, with_critic, with_value_head
+from astraflow_torch_training.export import ADAPTERS
 from astraflow_torch_training.lora import with_adapters
 from astraflow_torch_training.memory import enough_memory_for_state
 from astraflow_torch_training.model import (
@@ -203,7 +205,7 @@ def shard(
     with enough_memory_for_state("the weights"):
         _materialise(whole, torch.device("cpu") if config.cpu_offload else group.device)
     _to_device(whole, group.device)
-    _fill(whole, None if loaded is None else loaded.whole, group)
+    _fill(whole, {} if loaded is None else _tensors(loaded.whole), group)
     backbone = outline.backbone
     if group.context is not None:
         backbone = SplitBackbone(backbone, group.context)
@@ -260,18 +262,52 @@ def _to_device(whole: Any, device: torch.device) -> None:
             setattr(module, name, buffer.to(device))
 
 
-@torch.no_grad()
-def _fill(whole: Any, source: Any | None, group: RankGroup) -> None:
+def adopt(whole: Any, folder: Path, group: RankGroup, recipe: ModelRecipe) -> None:
+    """Fill what is published of ``whole`` from a folder that rank 0 reads: see
+    :class:`astraflow_core.protocols.trainer.AdoptsWeights`. Raises :class:`UserError` on every rank if it cannot be
+    read, or is of another model."""
     given: dict[str, torch.Tensor] = {}
-    if source is not None:
-        given = {**dict(source.named_parameters()), **dict(source.named_buffers())}
+    problem = None
+    names = [
+        name
+        for name, _ in whole.named_parameters()
+        if not name.startswith(NOT_PUBLISHED) and name.endswith(ADAPTERS) == recipe.adapted
+    ]
+    if group.rank == 0:
+        try:
+            if recipe.adapted:
+                given = given_adapters(whole, folder / ADAPTER_FILE)
+            else:
+                given = _tensors(recipe.loaded(folder).whole)
+        except UserError as error:
+            problem = str(error)
+        if missing := set(names) - given.keys():
+            problem = problem or f"{folder} has no {', '.join(sorted(missing)[:3])}"
+    group.agree(problem)
+    _fill(whole, given, group, frozenset(names))
+
+
+def _tensors(whole: Any) -> dict[str, torch.Tensor]:
+    return {**dict(whole.named_parameters()), **dict(whole.named_buffers())}
+
+
+@torch.no_grad()
+def _fill(
+    whole: Any,
+    given: dict[str, torch.Tensor],
+    group: RankGroup,
+    names: frozenset[str] | None = None,
+) -> None:
+    """Set the parameters of these ``names`` (all) and the buffers to what rank 0 is ``given``."""
     for name, parameter in whole.named_parameters():
+        if names is not None and name not in names:
+            continue
         here = torch.empty(parameter.shape, dtype=parameter.dtype, device=group.device)
         if given:
             here.copy_(given[name])
         parameter.to_local().copy_(_part(here, parameter, group))
     for name, buffer in whole.named_buffers():
-        if given:
+        if name in given:
             buffer.copy_(given[name])
         dist.broadcast(buffer, 0)
 

@@ -24,7 +24,7 @@ from astraflow_plugin_fsdp.context_layout import padded
 from astraflow_plugin_fsdp.export_shards import export_shards
 from astraflow_plugin_fsdp.gradient import accumulate
 from astraflow_plugin_fsdp.group import RankGroup, join
-from astraflow_plugin_fsdp.sharding import ModelRecipe, ShardedLM, full, load_sharded
+from astraflow_plugin_fsdp.sharding import ModelRecipe, ShardedLM, adopt, full, load_sharded
 from astraflow_torch_training import export, lora
 from astraflow_torch_training.critic import NOT_PUBLISHED
 from astraflow_torch_training.gradient import Tally, step_metrics
@@ -96,7 +96,7 @@ class FsdpTrainer:
             beside = (config.critic_model or model) if own else "head"
         adapted = config.lora_rank > 0
         recipe = ModelRecipe(config, attention, config.gradient_checkpointing, adapted, beside)
-        self._model = load_sharded(model, group, recipe)
+        self._model, self._recipe = load_sharded(model, group, recipe), recipe
         self._bare_is_reference = (
             "reference" in needs and config.reference_model is None and adapted
         )
@@ -290,6 +290,14 @@ class FsdpTrainer:
         """See :class:`astraflow_core.protocols.trainer.Trainer`. The reference model stays the initial one."""
         self.finish_save(wait=True)
         self._steps = checkpoint.load(directory, self._model.whole, self._optimizer, self._joined())
+
+    def adopt(self, model: Path, steps: int) -> None:
+        """See :class:`astraflow_core.protocols.trainer.AdoptsWeights`; rank 0 reads, and has the whole model in host
+        memory meanwhile. With ``publish_dtype = "bfloat16"`` the weights are the rounded ones."""
+        self.finish_save(wait=True)
+        self._optimizer.zero_grad(set_to_none=True)
+        adopt(self._model.whole, model, self._joined(), self._recipe)
+        self._steps = steps
 
     def save_model(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`; in ``publish_dtype``, adapters merged, written by

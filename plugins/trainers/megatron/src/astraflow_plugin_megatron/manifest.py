@@ -25,6 +25,7 @@ def astraflow_trainers() -> list[Component]:
                     "proximal",
                     "values",
                     "checkpoint",
+                    "adopt",
                     "async_save",
                     "multi_rank",
                     "reshard",

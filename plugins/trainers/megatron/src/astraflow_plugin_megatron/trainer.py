@@ -34,7 +34,9 @@ from astraflow_plugin_megatron.ranks import Mesh
 from astraflow_plugin_megatron.weights import export
 from astraflow_plugin_megatron.weights.adapters import adapters_off, check_targets, with_adapters
 from astraflow_plugin_megatron.weights.export_shards import export_shards
-from astraflow_plugin_megatron.weights.folder import shapes
+from astraflow_plugin_megatron.weights.folder import load_adapters, load_folder, shapes
+from astraflow_plugin_megatron.weights.mapping import adapter_entries
+from astraflow_torch_training.adoption import ADAPTER_FILE
 from astraflow_torch_training.export import SAFETENSORS_NAMES, exported_tensor, write_folder
 from astraflow_torch_training.gradient import Tally, step_metrics
 from astraflow_torch_training.memory import (
@@ -258,6 +260,24 @@ class MegatronTrainer:
         """See :class:`astraflow_core.protocols.trainer.Trainer`. The reference model stays the initial one."""
         with self._runtime():
             self._steps = self._checkpoints.load(directory)
+
+    def adopt(self, model: Path, steps: int) -> None:
+        """See :class:`astraflow_core.protocols.trainer.AdoptsWeights`; each rank reads its part. With
+        ``publish_dtype = "bfloat16"`` the weights are the rounded ones."""
+        config = self._config
+        with self._runtime():
+            self._checkpoints.finish(True)
+            self._optimizer.zero()
+            if config.lora_rank:
+                plan = adapter_entries(
+                    self._arch, self._ranks.layout.pipeline, config.lora_rank, config.lora_targets
+                )
+                file = model / ADAPTER_FILE
+                load_adapters(self._policy, file, plan, self._arch, config.lora_scale, self._ranks)
+            else:
+                load_folder(self._policy, model, self._arch, self._ranks)
+            self._optimizer.take_parameters()
+        self._steps = steps
 
     def save_model(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`; in ``publish_dtype``, adapters merged."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +69,11 @@ def load(directory: Path, whole: Any, optimizers: Optimizers) -> int:
     return steps
 
 
-def adopt(whole: Any, given: Any) -> None:
-    """Copy the tensors of another instance of the model; those that only ``whole`` has stay as they are."""
+def adopt(whole: Any, given: Mapping[str, torch.Tensor]) -> None:
+    """Copy the ``given`` tensors; those that only ``whole`` has stay as they are."""
     held = whole.state_dict()
     with torch.no_grad():
-        for name, tensor in given.state_dict().items():
+        for name, tensor in given.items():
             held[name].copy_(tensor)
 
 

@@ -21,6 +21,7 @@ from astraflow_plugin_torch_trainer import checkpoint
 from astraflow_plugin_torch_trainer.compiler import check_compiler
 from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
 from astraflow_torch_training import export, lora
+from astraflow_torch_training.adoption import ADAPTER_FILE, given_adapters
 from astraflow_torch_training.critic import with_critic, with_value_head
 from astraflow_torch_training.gradient import Tally, accumulate, step_metrics
 from astraflow_torch_training.host_memory import Waiting
@@ -241,14 +242,16 @@ class TorchTrainer:
         self._steps = checkpoint.load(directory, self._model.whole, self._optimizers)
 
     def adopt(self, model: Path, steps: int) -> None:
-        """See :class:`astraflow_core.protocols.trainer.AdoptsWeights`. Another model is in memory meanwhile. With
-        ``publish_dtype = "bfloat16"`` the weights are the rounded ones."""
-        if self._config.lora_rank:
-            raise UserError("trainer 'torch' does not adopt adapters: their scale is folded in")
+        """See :class:`astraflow_core.protocols.trainer.AdoptsWeights`. Another model, or its adapters, are in memory
+        meanwhile. With ``publish_dtype = "bfloat16"`` the weights are the rounded ones."""
         self._zero_grad()
-        attention = attention_of(self._config, self._model.device)
-        given = load_model(model, self._model.device, attention, False, self._autocast)
-        checkpoint.adopt(self._model.whole, given.whole)
+        if self._config.lora_rank:
+            given = given_adapters(self._model.whole, model / ADAPTER_FILE)
+        else:
+            attention = attention_of(self._config, self._model.device)
+            other = load_model(model, self._model.device, attention, False, self._autocast)
+            given = other.whole.state_dict()
+        checkpoint.adopt(self._model.whole, given)
         self._steps = steps
 
     def save_model(self, directory: Path) -> None:

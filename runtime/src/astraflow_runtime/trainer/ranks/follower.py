@@ -12,6 +12,7 @@ from astraflow_runtime.trainer.culprit import Owner, describe
 from astraflow_runtime.trainer.operations import Operations
 from astraflow_runtime.trainer.ranks.channel import Abandoned, RankChannel
 from astraflow_runtime.trainer.ranks.rank_commands import (
+    AdoptCommand,
     CommandDone,
     CommandFailed,
     End,
@@ -82,6 +83,8 @@ class Follower:
             case SetUp(checkpoint, incarnation):
                 self._dataflow.incarnation = incarnation
                 self._operations.set_up(Path(checkpoint) if checkpoint else None)
+            case AdoptCommand(folder, updates):
+                self._operations.adopt(Path(folder), updates)
             case UpdateCommand(step):
                 batch = decode_batch(body)
                 assert isinstance(batch, Batch)

@@ -14,6 +14,7 @@ from astraflow_core.types import Batch, ExportedTensor, Manifest
 from astraflow_runtime.trainer.operations import Operations
 from astraflow_runtime.trainer.ranks.channel import RankLost, RankZeroChannel
 from astraflow_runtime.trainer.ranks.rank_commands import (
+    AdoptCommand,
     Export,
     FinishSave,
     Order,
@@ -61,6 +62,11 @@ class Leader(Operations):
         self.meet()
         with self._on_all(SetUp(str(checkpoint or ""), self._incarnation())):
             super().set_up(checkpoint)
+
+    def adopt(self, model: Path, updates: int) -> None:
+        """See :class:`Operations`; ``model`` is in the run directory, which all ranks see."""
+        with self._on_all(AdoptCommand(str(model), updates)):
+            super().adopt(model, updates)
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
         """See :class:`Operations`; each rank gets the batch as the dataflow sent it."""

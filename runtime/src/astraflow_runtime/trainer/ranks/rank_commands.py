@@ -13,6 +13,13 @@ class SetUp(msgspec.Struct, frozen=True, tag="set_up"):
     incarnation: int = 0
 
 
+class AdoptCommand(msgspec.Struct, frozen=True, tag="adopt"):
+    """Continue with the weights in this folder after so many updates."""
+
+    folder: str
+    updates: int
+
+
 class UpdateCommand(msgspec.Struct, frozen=True, tag="update"):
     """Train on the batch whose frame follows."""
 
@@ -84,6 +91,7 @@ class RankPing(msgspec.Struct, frozen=True, tag="ping"):
 
 Order = (
     SetUp
+    | AdoptCommand
     | UpdateCommand
     | ProbeLast
     | Export

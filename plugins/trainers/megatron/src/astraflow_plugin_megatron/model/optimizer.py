@@ -81,6 +81,13 @@ class Optimizer:
                 held = part._get_model_param_range_map(parameter)["param"]
                 yield ParameterShard(parameter, held.start, main, inner)
 
+    @torch.no_grad()
+    def take_parameters(self) -> None:
+        """Continue from the model's parameters, which have changed; the moments stay."""
+        for piece in self.pieces():
+            end = piece.start + piece.main.numel()
+            piece.main.copy_(piece.parameter.flatten()[piece.start : end])
+
     def zero(self) -> None:
         """Forget the gradient."""
         self.model.zero_grad_buffer()

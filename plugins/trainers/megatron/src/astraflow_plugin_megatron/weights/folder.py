@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -13,7 +13,15 @@ from safetensors import SafetensorError, safe_open
 from astraflow_core.errors import UserError
 from astraflow_plugin_megatron.architecture import Architecture
 from astraflow_plugin_megatron.ranks import Mesh
-from astraflow_plugin_megatron.weights.mapping import ParameterMapping, entries, pack, unpack
+from astraflow_plugin_megatron.weights.mapping import (
+    HALVES,
+    ParameterMapping,
+    entries,
+    pack,
+    unpack,
+    value_head,
+)
+from astraflow_torch_training.adoption import unscaled
 
 IGNORED = ("rotary_emb.inv_freq",)
 """Buffers that old checkpoints carry and that are computed."""
@@ -34,14 +42,50 @@ def load_folder(model: torch.nn.Module, folder: Path, arch: Architecture, mesh: 
     for what, names in (("lacks", expected - files.keys()), ("has besides", superfluous)):
         if names:
             raise UserError(f"{folder} {what} {len(names)} tensors: {', '.join(sorted(names)[:3])}")
+
+    def read(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        return _read(files[name], name, shape)
+
+    left = _fill(model, plan, read, arch, mesh)
+    left -= {name for entry in value_head(arch, 1) for name in entry.names}
+    assert not left, f"parameters that no tensor fills: {sorted(left)}"
+
+
+@torch.no_grad()
+def load_adapters(
+    model: torch.nn.Module,
+    file: Path,
+    plan: Iterable[ParameterMapping],
+    arch: Architecture,
+    scale: float,
+    mesh: Mesh,
+) -> None:
+    """Fill this rank's part of the adapters of ``plan`` from ``file``, which has them as they are published, the
+    ``scale`` folded into B. Raises :class:`UserError` if one is missing or of another shape."""
+
+    def read(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        tensor = _read(file, name, shape).float()
+        return unscaled(tensor, scale) if name.endswith(f"{HALVES[1]}.weight") else tensor
+
+    _fill(model, plan, read, arch, mesh)
+
+
+def _fill(
+    model: torch.nn.Module,
+    plan: Iterable[ParameterMapping],
+    read: Callable[[str, tuple[int, ...]], torch.Tensor],
+    arch: Architecture,
+    mesh: Mesh,
+) -> set[str]:
+    """Set the parameters of ``plan`` that this rank holds; returns the names of the others."""
     parameters = dict(model.named_parameters())
     for entry in plan:
         if not mesh.holds(entry.stage, entry.part):
             continue
-        tensors = [_read(files[name], name, shape) for name, shape in entry.sources]
+        tensors = [read(name, shape) for name, shape in entry.sources]
         share = pack(entry.packing, tensors, arch, mesh.tensor_rank, mesh.layout.tensor)
         parameters.pop(name_of(entry, parameters)).copy_(share)
-    assert not parameters, f"parameters that no tensor fills: {sorted(parameters)}"
+    return set(parameters)
 
 
 @torch.no_grad()
