@@ -93,6 +93,7 @@ def test_a_part_may_tell_policies_apart_and_report_itself() -> None:
     [
         (math.nan, "part 'bad' returned nan"), ({"a": math.inf}, "part 'bad' returned inf"),
         ("1", "part 'bad' returned str; expected a number"), (None, "part 'bad' returned NoneType"),
+        (np.ones(2), "part 'bad' returned ndarray; expected a number"), (10**400, "part 'bad' returned inf"),
         (KeyError("x"), "part 'bad' raised on prompt 'q7': KeyError: 'x'"),
         (WorkflowError("no answer"), "part 'bad': no answer"),
     ],

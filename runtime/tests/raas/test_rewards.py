@@ -144,6 +144,9 @@ def test_async_rewards_stay_on_the_loop():
         ("1", "returned str for policy 'a'"),
         ({"b": 1.0}, "returned no reward for policy 'a'"),
         ({"a": float("inf")}, "returned inf"),
+        (10**400, "returned inf for policy 'a'"),
+        (np.array([1.0, 2.0]), "returned ndarray for policy 'a'"),
+        ({"a": np.array([1.0, 2.0])}, "returned ndarray for policy 'a'"),
     ],
 )
 def test_a_bad_reward_is_named(value, message):

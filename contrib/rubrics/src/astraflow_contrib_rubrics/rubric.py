@@ -157,11 +157,15 @@ async def _scored(part: RubricPart, view: TrajectoryView, engines: Engines) -> S
 
 
 def _finite(part: RubricPart, value: Any) -> float:
+    problem = f"part {part.name!r} returned {type(value).__name__}; expected a number or a dict of policy to number"
     if not hasattr(value, "__float__"):
-        raise WorkflowError(
-            f"part {part.name!r} returned {type(value).__name__}; expected a number or a dict of policy to number"
-        )
-    number = float(value)
+        raise WorkflowError(problem)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    except Exception as error:
+        raise WorkflowError(f"{problem} ({type(error).__name__}: {error})") from error
     if not math.isfinite(number):
         raise WorkflowError(f"part {part.name!r} returned {number}; a reward must be finite")
     return number

@@ -76,12 +76,20 @@ def declares_blocking(config: RunConfig, catalog: Catalog) -> bool:
 
 
 def as_number(value: Any) -> Any:
-    """Numbers of numpy and the like as plain floats, also within a dict or a report; anything else as it is."""
+    """Numbers of numpy and the like as plain floats, also within a dict or a report, and one beyond their range as infinity;
+    anything else as it is, such as an array of several numbers."""
     if isinstance(value, RewardReport):
         return RewardReport(as_number(value.reward), as_number(value.metrics))
     if isinstance(value, dict):
         return {str(key): as_number(each) for key, each in value.items()}
-    return float(value) if hasattr(value, "__float__") else value
+    if not hasattr(value, "__float__"):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+    except Exception:  # noqa: BLE001 - a class of the user may raise anything; its value is refused by its type
+        return value
 
 
 def validated(name: str, value: Any, policies: Iterable[str], prompt_id: str) -> dict[str, float]:
