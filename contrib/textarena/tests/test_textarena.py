@@ -159,6 +159,17 @@ def test_mistakes_are_named(keys: dict[str, Any], told: str) -> None:
         OnePlayerGame(TextArenaConfig(**keys), NOWHERE)
 
 
+def test_a_game_that_cannot_be_made_again_fails_its_episode_and_not_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    game = OnePlayerGame(TextArenaConfig(game="Bandit-v0"), NOWHERE)
+    with monkeypatch.context() as broken:
+        broken.setattr(textarena, "make", lambda *_, **__: int("no level"))
+        with pytest.raises(EnvironmentFailed, match="Bandit-v0 cannot be made: ValueError"):
+            game.reset(Prompt("p"), 0)
+    assert game.reset(Prompt("p"), 0).messages
+
+
 def test_words_that_cannot_be_fetched_and_prompts_without_a_seed_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

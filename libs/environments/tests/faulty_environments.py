@@ -89,7 +89,7 @@ class Obeys:
             case "reward":
                 return Observation(({"role": "user", "content": ""},), float(about))
             case "object":
-                return Observation(({"role": "user", "content": object()},))
+                return Observation(({"role": "user", "content": [object()]},))
             case "large":
                 return Observation(({"role": "user", "content": "x" * int(about)},))
         return None

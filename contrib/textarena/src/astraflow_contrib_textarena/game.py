@@ -40,7 +40,12 @@ class TextArenaGame:
         """A new game of this seed."""
         # Some games keep what they have drawn, such as the order of a deck, from one reset to the next.
         random.seed(seed)
-        self._game = self._create()
+        try:
+            self._game = self._create()
+        except (
+            PreflightError
+        ) as error:  # it was made before: this ends the episode, and not the run
+            raise EnvironmentFailed("error", str(error)) from error
         self._game.reset(num_players=self._players, seed=seed)
 
     def turn(self) -> tuple[int, str]:

@@ -13,6 +13,7 @@ from astraflow_core.types import Observation, Outcome
 
 MALFORMED = "malformed"
 _NO_ROLES = ("",)
+_LISTS = (tuple, list)
 
 
 def checked(observation: Any, first: bool, roles: tuple[str, ...]) -> Observation:
@@ -23,6 +24,8 @@ def checked(observation: Any, first: bool, roles: tuple[str, ...]) -> Observatio
         raise EnvironmentFailed(MALFORMED, f"gave {kind} in the place of an Observation")
     if _is_plain(observation, first, roles):
         return observation
+    for problem in _shapeless(observation):
+        raise EnvironmentFailed(MALFORMED, problem)
     for problem in _problems(observation, first, roles):
         raise EnvironmentFailed(MALFORMED, problem)
     reward = observation.reward
@@ -41,6 +44,8 @@ def _is_plain(seen: Observation, first: bool, roles: tuple[str, ...]) -> bool:
         return False
     if first and (reward or outcome is not None):
         return False
+    if type(seen.messages) not in _LISTS or type(seen.tools) not in _LISTS:
+        return False
     if outcome is None and not (seen.messages and seen.role in (roles or _NO_ROLES)):
         return False
     if not (outcome is None or type(outcome) is Outcome) or not (
@@ -50,18 +55,33 @@ def _is_plain(seen: Observation, first: bool, roles: tuple[str, ...]) -> bool:
     for message in seen.messages:
         if type(message) is not dict or type(message.get("role")) is not str:
             return False
+        if type(message.get("content")) is not str:
+            return False
     for tool in seen.tools:
         if type(tool) is not dict or type(tool.get("function")) is not dict:
             return False
     metrics = seen.metrics
     if type(metrics) is not dict:
         return False
-    return not metrics or all(type(v) is float and math.isfinite(v) for v in metrics.values())
+    return not metrics or all(
+        type(name) is str and type(value) is float and math.isfinite(value)
+        for name, value in metrics.items()
+    )
 
 
 def _plain(numbers: Mapping[str, float]) -> dict[str, float]:
     """Numbers of numpy and the like as floats, which a message can hold."""
     return {name: float(value) for name, value in numbers.items()}
+
+
+def _shapeless(seen: Any) -> Iterator[str]:
+    """What cannot be looked at further."""
+    for name in ("messages", "tools"):
+        each = getattr(seen, name)
+        if not isinstance(each, _LISTS):
+            yield f"gave the {name} {each!r:.80}; they are a tuple of dicts"
+    if not isinstance(seen.metrics, Mapping):
+        yield f"gave the metrics {seen.metrics!r:.80}; they are a dict of names to numbers"
 
 
 def _problems(seen: Observation, first: bool, roles: tuple[str, ...]) -> Iterator[str]:
@@ -77,6 +97,8 @@ def _problems(seen: Observation, first: bool, roles: tuple[str, ...]) -> Iterato
     for message in messages:
         if not (isinstance(message, Mapping) and isinstance(message.get("role"), str)):
             yield f"returned a message without a role: {message!r:.80}"
+        elif not isinstance(message.get("content"), str | list | tuple | None):
+            yield f"returned a message whose content is not text: {message!r:.80}"
     for tool in tools:
         if not (isinstance(tool, Mapping) and isinstance(tool.get("function"), Mapping)):
             yield f"returned a tool without a function: {tool!r:.80}"
@@ -94,9 +116,14 @@ def _problems(seen: Observation, first: bool, roles: tuple[str, ...]) -> Iterato
         yield f"gave the reward {rewards!r:.80}; a reward is a finite number"
     if first and any(values):
         yield f"gave the reward {rewards!r:.80} before the first action"
+    if not all(isinstance(name, str) for name in seen.metrics):
+        yield f"returned metrics whose names are not texts: {dict(seen.metrics)!r:.80}"
     if not all(map(_finite, seen.metrics.values())):
         yield f"returned metrics that are not finite numbers: {dict(seen.metrics)!r:.80}"
 
 
 def _finite(value: Any) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
+    try:
+        return isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:  # an integer beyond the range of a float
+        return False
