@@ -14,6 +14,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from astraflow_contrib_verifiers.verifiers_worker.service import Refusal, Spec, ToldTask, main
 
 Json = dict[str, Any]
@@ -54,6 +56,8 @@ class StandIn:
             raise Refusal("tool_call_error", "the box is gone")
         if self._does == "dies":
             os._exit(7)
+        if self._does == "exits":
+            sys.exit(3)
         return {"roles": told}
 
     async def _hang(self) -> None:
@@ -79,8 +83,9 @@ class StandIn:
             said += [choice["message"], {"role": "user", "content": more}]
         if self._does == "lies":
             recorded[0][1][0] -= 0.5
-        reward = float("nan") if self._does == "nan" else float(len(said[1]["content"] or ""))
-        metrics = {"turns": 2.0, "odd": None}
+        length = float(len(said[1]["content"] or ""))
+        reward = {"nan": float("nan"), "words": "good", "array": np.ones(2)}.get(self._does, length)
+        metrics = {"turns": np.float32(2), "odd": float("inf") if self._does == "odd" else None}
         trained = self._does != "untrained"
         return {"reward": reward, "trained": trained, "metrics": metrics, "recorded": recorded}
 

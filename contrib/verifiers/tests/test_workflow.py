@@ -66,7 +66,7 @@ def test_rewards_and_metrics_are_those_of_the_environment(tmp_path: Path, python
 
 
 def test_a_failure_has_its_kind_and_is_no_reward(tmp_path: Path, python: str) -> None:
-    does = ("raises", "refuses", "nan", "untrained", "lies")
+    does = ("raises", "exits", "refuses", "nan", "words", "array", "odd", "untrained", "lies")
     other = prompt(index=2)
     other.data["verifiers"]["digest"] = "0"
     found = played(
@@ -75,8 +75,12 @@ def test_a_failure_has_its_kind_and_is_no_reward(tmp_path: Path, python: str) ->
     assert isinstance(found.pop(), Trajectory), "the others do not touch it"
     says = (
         ("environment", "prompt 'sums-3': KeyError: 'no such door'"),
+        ("environment", "SystemExit: 3"),
         ("tool_call_error", "the box is gone"),
-        ("reply", "not the result of an episode"),
+        ("reward", "the reward of role 'agent' is nan; expected a finite number"),
+        ("reward", "the reward of role 'agent' is 'good'"),
+        ("reward", "the reward of role 'agent' is array([1., 1.])"),
+        ("reward", "the metric 'odd' of role 'agent' is inf"),
         ("nothing_sampled", "sampled nothing that is trained"),
         ("tokens", "other log-probs of role 'agent'"),
         ("other_task", "install the same version"),

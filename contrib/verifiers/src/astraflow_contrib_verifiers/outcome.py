@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +22,7 @@ def trajectory(
     played: Mapping[str, Episode], outcomes: Mapping[str, RoleOutcome], check_tokens: bool
 ) -> Trajectory:
     """``played``: role → what its player sampled. With several roles each sequence has the reward of its role, and a policy
-    the mean of its roles'. :class:`EnvironmentFailed` if a reward is not a number, or no trained token was sampled."""
+    the mean of its roles'. :class:`EnvironmentFailed` if no trained token was sampled."""
     sequences: list[TokenSequence] = []
     completions: list[Completion] = []
     rewards: dict[str, list[float]] = {}
@@ -39,7 +38,7 @@ def trajectory(
         if not outcome.trained:
             continue
         own = episode.sequences()
-        reward = _reward(role, outcome)
+        reward = outcome.reward
         if reward is not None and len(played) > 1:
             own = [replace(sequence, reward=reward) for sequence in own]
         for policy in dict.fromkeys(sequence.policy for sequence in own):
@@ -62,7 +61,7 @@ def metrics(played: Mapping[str, Episode], outcomes: Mapping[str, RoleOutcome]) 
     for role, outcome in outcomes.items():
         prefix = f"{role}." if len(played) > 1 else ""
         for name, value in outcome.metrics.items():
-            if value is not None and math.isfinite(value):
+            if value is not None:
                 found.setdefault(f"{prefix}{name}", value)
     return found
 
@@ -85,12 +84,6 @@ def compare(role: str, episode: Episode, outcome: RoleOutcome) -> None:
             raise EnvironmentFailed(
                 "tokens", f"verifiers recorded other log-probs of role {role!r} than were sampled"
             )
-
-
-def _reward(role: str, outcome: RoleOutcome) -> float | None:
-    if outcome.reward is not None and not math.isfinite(outcome.reward):
-        raise EnvironmentFailed("reward", f"the reward of role {role!r} is {outcome.reward}")
-    return outcome.reward
 
 
 def _nothing(played: Mapping[str, Episode]) -> str:

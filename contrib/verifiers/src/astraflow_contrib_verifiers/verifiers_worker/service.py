@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import os
 import sys
 import traceback
@@ -188,8 +189,37 @@ class _Service:
                     f"task {asked['index']} of {spec.environment} has the digest {digest} here and {asked['digest']} where the "
                     "prompts are made: install the same version of the environment on every host",
                 )
-            return await loaded.play(asked["index"], asked["roles"])
+            return _sendable(await loaded.play(asked["index"], asked["roles"]))
         except Refusal as error:
             return _failed(error.kind, error.reason)
-        except Exception as error:  # noqa: BLE001 - nothing that an environment raises ends another episode
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - SystemExit, too, must not end the episodes of others
             return _failed("environment", _reason(error))
+
+
+def _sendable(reply: Json) -> Json:
+    """The reply with rewards and metrics as plain numbers; :class:`Refusal` names one that is not finite, or is no number."""
+    for role, told in reply["roles"].items():
+        told["reward"] = _number(told["reward"], f"the reward of role {role!r}")
+        told["metrics"] = {
+            str(name): _number(value, f"the metric {name!r} of role {role!r}")
+            for name, value in told["metrics"].items()
+        }
+    return reply
+
+
+def _number(value: Any, what: str) -> float | None:
+    """Numbers of numpy and torch as a float; ``None`` is none."""
+    if value is None:
+        return None
+    problem = f"{what} is {value!r:.80}; expected a finite number"
+    if not hasattr(value, "__float__"):
+        raise Refusal("reward", problem)
+    try:
+        number = float(value)
+    except Exception as error:  # a class of an environment may raise anything
+        raise Refusal("reward", f"{problem} ({type(error).__name__}: {error})") from error
+    if not math.isfinite(number):
+        raise Refusal("reward", problem)
+    return number
