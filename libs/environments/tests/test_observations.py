@@ -42,6 +42,7 @@ def test_what_an_environment_may_not_say_is_named(given: dict[str, Any], reason:
 
 @pytest.mark.parametrize("content", [None, "", [{"type": "text", "text": "left?"}]])
 def test_every_form_of_content_that_chats_have_is_one(content: Any) -> None:
-    said = Observation(({"role": "user", "content": content},), np.float32(0.5), metrics={"n": 2})
+    half: Any = np.float32(0.5)
+    said = Observation(({"role": "user", "content": content},), half, metrics={"n": 2})
     seen = checked(said, False, ())
     assert (seen.messages, seen.reward, seen.metrics) == (said.messages, 0.5, {"n": 2.0})
