@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench.campaign.campaign import percentile
+from bench.campaign.campaign import Record, percentile
+from bench.campaign.kept import recorded, together
 from bench.campaign.marks import MarkingEngine, rows, torn
 from bench.campaign.verdict import Verdict, of_notes, of_updates
 
@@ -122,3 +123,18 @@ def test_a_mark_tells_of_every_change(tmp_path: Path) -> None:
         assert [a != b for a, b in zip(rows(batch), rows(changed), strict=True)] == [True, False]
     swapped = replace(batch, logprobs=np.roll(batch.logprobs, 6))
     assert torn(swapped) == 2
+
+
+def test_recorded_campaigns_add_up(tmp_path: Path) -> None:
+    def made(kind: str, seconds: list[float], torn: int) -> Record:
+        record = Record(runs=1, verdict=Verdict(torn=torn))
+        record.faults[kind] += len(seconds)
+        record.recoveries[kind] += seconds
+        return record
+
+    recorded(1, lambda: made("cut", [3.0, 1.0], 2), tmp_path)
+    recorded(2, lambda: made("flip", [2.0], 0), tmp_path)
+    recorded(1, lambda: made("cut", [5.0, 4.0], 1), tmp_path)
+    found = together(tmp_path)
+    assert (found["faults"], found["torn"], found["runs"]) == (3, 1, 2)
+    assert found["recovery_p50_s"] == 4.0 and found["cut_p99_s"] == 5.0

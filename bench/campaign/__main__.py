@@ -1,4 +1,5 @@
-"""``python -m bench.campaign [--seed N] [--seconds S]``: one run under faults, for instance one that found something.
+"""``python -m bench.campaign [--seed N] [--seconds S] [--keep]``: one run under faults, for instance one that found
+something; ``--keep`` adds it to the campaigns that are recorded under ``bench/results/chaos``.
 
 Prints each fault, what must not be, and the seconds of recovery; exit code 1 if something must not be. The same seed
 draws the same faults; the moments at which they strike are the machine's.
@@ -11,6 +12,7 @@ import json
 import sys
 
 from bench.campaign.campaign import LINK_FAULTS_IN_TURN, campaign
+from bench.campaign.kept import recorded
 
 
 def main() -> int:
@@ -21,8 +23,13 @@ def main() -> int:
     parser.add_argument(
         "--links", type=int, default=LINK_FAULTS_IN_TURN, help="faults of links between two others"
     )
+    parser.add_argument("--keep", action="store_true", help="record it")
     arguments = parser.parse_args()
-    record = campaign(arguments.seconds, arguments.seed, arguments.seconds, arguments.links)
+    given = arguments.seconds, arguments.seed, arguments.seconds, arguments.links
+    if arguments.keep:
+        record = recorded(arguments.seed, lambda: campaign(*given))
+    else:
+        record = campaign(*given)
     print(json.dumps(record.figures(), indent=1))
     return 1 if record.troubles else 0
 

@@ -27,6 +27,7 @@ FAR = "far"
 RUNTIME = "astraflow_runtime"
 HOST = "astraflow_engine_host.main"
 START_S, END_S, POLL_S = 60.0, 60.0, 0.05
+REPLAY_S = 300.0
 CALL_S = 1.0
 
 CONFIG = """
@@ -100,6 +101,7 @@ class Job:
         self.launcher: subprocess.Popen[bytes] | None = None
         self.far: subprocess.Popen[bytes] | None = None
         self.far_starts = 0
+        self._began = time.monotonic()
 
     def __enter__(self) -> Job:
         try:
@@ -313,12 +315,16 @@ class Job:
         return len(found)
 
     def replayed(self) -> subprocess.CompletedProcess[str]:
-        """`astraflow replay` of what is recorded."""
+        """`astraflow replay` of what is recorded; exit code 124 if that takes ``REPLAY_S`` longer than the run did."""
         command = [sys.executable, "-m", "astraflow_runtime", "replay", str(self.directory)]
         command += ["--trainer", "step_s=0"]
-        return subprocess.run(
-            command, env=self._environment, capture_output=True, text=True, timeout=300, check=False
-        )
+        allowed = REPLAY_S + time.monotonic() - self._began
+        try:
+            return subprocess.run(
+                command, env=self._environment, capture_output=True, text=True, timeout=allowed, check=False
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(command, 124, "", f"not done after {allowed:.0f} s")
 
 
 class Updates:
