@@ -8,6 +8,9 @@ included.
 ``call_cpu_over_trainer``: CPU seconds of the server for a call of ``forward_backward`` with 512 sequences of the quickstart's size,
 over those of the same trainer that is given the same batch in this process; ``client_call_cpu_ms`` is what the client takes
 besides. Both sides compute with one thread. ``..._s`` and ``..._cpu_s`` are of one step.
+
+``throughput_at_8``: steps per second of eight such scripts together on one server, over those of one; ``cpu_throughput_at_8``
+the same for each CPU second of all processes, which tells what is lost to the machine's other work.
 """
 
 from __future__ import annotations
@@ -42,7 +45,10 @@ REQUIREMENTS, CALLS = BASELINES / "tinker_requirements.txt", BASELINES / "tinker
 SCRIPT, QUICKSTART = ROOT / "examples/tinker/train.py", ROOT / "examples/quickstart.toml"
 PAIRS, CALLS_OF_A_SET = 5, 2
 ROUNDS, STEPS = 1, 8
+MANY, STEPS_OF_MANY = 8, 2
 SEQUENCES, PROMPT, SAMPLED = 512, 7, 6
+MODELS = ROUNDS * (1 + MANY)
+"""Those of scripts that ended are kept until the server misses their heartbeats."""
 MOST_STEPS = 1000
 """Of a script, which is ended before."""
 DEADLINE_S, MOST_S = 600.0, 1800.0
@@ -51,10 +57,11 @@ POLL_S = 0.02
 
 @dataclass
 class Sides:
-    """Seconds and CPU seconds of a step, by round: of a run and of a script."""
+    """Seconds and CPU seconds of a step, by round: of a run, of a script, and of any of many scripts at once."""
 
     native: list[tuple[float, float]] = field(default_factory=list)
     one: list[tuple[float, float]] = field(default_factory=list)
+    many: list[tuple[float, float]] = field(default_factory=list)
 
 
 def measure(quick: bool) -> dict[str, float]:
@@ -62,12 +69,14 @@ def measure(quick: bool) -> dict[str, float]:
     python = environment("tinker", REQUIREMENTS)
     result = calls(python, quick)
     print(f"tinker: {result}", file=sys.stderr)
-    steps, sides = (4 if quick else STEPS), Sides()
+    steps, of_many = (2, 1) if quick else (STEPS, STEPS_OF_MANY)
+    sides = Sides()
     with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as (server, told):
         for _ in range(1 if quick else ROUNDS):
             sides.native.append(native(steps))
             sides.one.append(scripts(python, server, told, 1, steps))
-            print(f"tinker: {sides.native[-1]} {sides.one[-1]}", file=sys.stderr)
+            sides.many.append(scripts(python, server, told, 2 if quick else MANY, of_many))
+            print(f"tinker: {sides.native[-1]} {sides.one[-1]} {sides.many[-1]}", file=sys.stderr)
     return {**compared(sides), **result}
 
 
@@ -76,11 +85,14 @@ def compared(sides: Sides) -> dict[str, float]:
     result: dict[str, float] = {}
     for number, unit in ((0, "s"), (1, "cpu_s")):
         middle = "" if unit == "s" else "cpu_"
-        native, one = ([each[number] for each in side] for side in (sides.native, sides.one))
+        native, one, many = (
+            [each[number] for each in side] for side in (sides.native, sides.one, sides.many)
+        )
         result[f"step_{middle}over_native"] = ratio(one, native)
+        result[f"{middle}throughput_at_8"] = ratio(one, many)
         if len(native) > 1:
             result[f"step_{middle}over_native_spread"] = spread(one, native)
-        for name, values in (("native", native), ("one", one)):
+        for name, values in (("native", native), ("one", one), ("many", many)):
             result[f"{name}_{unit}"] = statistics.median(values)
     return {name: round(value, 4) for name, value in result.items()}
 
@@ -92,7 +104,7 @@ def compared(sides: Sides) -> dict[str, float]:
 def served(folder: Path, **variables: str) -> Iterator[tuple[int, dict[str, str]]]:
     """``astraflow tinker serve`` in ``folder``: its process, and the variables that it prints for clients."""
     command = [sys.executable, "-m", "astraflow_runtime", "tinker", "serve", "--listen", "127.0.0.1:0",
-               "--models", "8", "--directory", str(folder / "saved")]  # fmt: skip
+               "--models", str(MODELS), "--directory", str(folder / "saved")]  # fmt: skip
     with _process(command, variables) as process:
         told: dict[str, str] = {}
         for line in _output(process):

@@ -69,6 +69,17 @@ def tensors(folder: Path) -> dict[str, bytes]:
         return {spec.name: bytes(file[spec.start : spec.end]) for spec in read_specs(file)}
 
 
+def test_eight_clients_of_tinker_are_compared_with_one() -> None:
+    from bench.tinker import MODELS, Sides, compared
+
+    sides = Sides(native=[(2.0, 1.0)], one=[(3.0, 0.9)], many=[(2.5, 1.0)])
+    found = compared(sides)
+    assert (found["step_over_native"], found["step_cpu_over_native"]) == (1.5, 0.9)
+    assert (found["throughput_at_8"], found["cpu_throughput_at_8"]) == (1.2, 0.9)
+    assert (found["one_s"], found["many_s"], found["many_cpu_s"]) == (3.0, 2.5, 1.0)
+    assert MODELS >= 9  # those of the script before are not gone yet
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_loss_has_its_share_of_a_pass(quick: Quick) -> None:
