@@ -18,3 +18,10 @@ class Prompts:
 
     def __getitem__(self, index: int) -> Prompt:
         return Prompt(f"p{index}", {"prompt": str(index), "answer": str(index)})
+
+
+class ManyPrompts(Prompts):
+    """A source of 2,000,000."""
+
+    def __len__(self) -> int:
+        return 2_000_000
