@@ -108,10 +108,11 @@ def link_model(model: Path, source: WeightSource, folder: Path) -> None:
     """Make ``folder`` the Hugging Face folder ``model`` with the weights of a version, or with its adapter beside
     those that it has; nothing is copied."""
     adapter = source.kind == "adapter"
+    brought = ADAPTER if adapter else "model.safetensors"
     for file in model.iterdir():
-        if adapter or not file.name.endswith(WEIGHTS):
+        if file.name != brought and (adapter or not file.name.endswith(WEIGHTS)):
             (folder / file.name).symlink_to(file.resolve())
-    (folder / (ADAPTER if adapter else "model.safetensors")).symlink_to(source.path.resolve())
+    (folder / brought).symlink_to(source.path.resolve())
 
 
 def _announcement(message: AnnouncementMessage) -> Announcement:
