@@ -42,7 +42,8 @@ SEAMS = LOW | {"protocols", "component", "hookspecs"}
 CHOICE = {"catalog", "config", "hooks", "nested"}
 SERVICES = {"dataflow", "raas", "trainer"}
 SHARED = {
-    "audit_log", "telemetry", "config", "device_turn", "file_lock", "logprob_gap", "models", "rollouts",
+    "audit_log", "telemetry", "config", "device_turn", "file_lock", "logprob_gap", "models", "package_skew",
+    "rollouts",
 }  # fmt: skip
 PARTS: dict[str, dict[str, set[str]]] = {
     "core": {

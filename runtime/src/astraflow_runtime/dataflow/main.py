@@ -41,6 +41,7 @@ from astraflow_runtime.dataflow.rollout_log import RolloutLog
 from astraflow_runtime.dataflow.state import PROMPTS, FlowState
 from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
 from astraflow_runtime.dataflow.tasks.evaluation_tasks import ROLE, build_evaluation_set
+from astraflow_runtime.package_skew import packages_of_run
 from astraflow_runtime.telemetry.logs import configure_logging
 from astraflow_wire.experts.layers import ExpertLayers
 from astraflow_wire.host import active_clock
@@ -195,7 +196,13 @@ async def _serve(
         flow = make()
     state = flow.state
     service = DataflowService(
-        flow, wakeups, token, hooks.routes(ROLE), AccessRecords(directory), images
+        flow,
+        wakeups,
+        token,
+        hooks.routes(ROLE),
+        AccessRecords(directory),
+        images,
+        packages_of_run(config, catalog),
     )
     server = Server(
         service.app,

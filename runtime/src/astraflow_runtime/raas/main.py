@@ -21,6 +21,7 @@ from astraflow_core.hooks import Hooks
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.protocols.transport import Transport
 from astraflow_runtime.device_turn import FOLDER, SharedDeviceLock
+from astraflow_runtime.package_skew import ASK_S, PATH, check_packages, if_stated
 from astraflow_runtime.raas.engines.building import as_replicas, build_engines, initial_version
 from astraflow_runtime.raas.engines.colocation import OWN_DEVICES, Devices, SharedDevices
 from astraflow_runtime.raas.engines.following import FollowingRefresh
@@ -262,7 +263,7 @@ class _Raas:
         server = Server(app, "127.0.0.1", 0)
         await server.start()
         parts: list[Coroutine[Any, Any, None]] = [
-            self._write_address(server.url),
+            self._introduce(server.url),
             *(engine.run() for engine in self._all_engines()),
             *(refresh.run() for refresh in self._all_refreshes()),
             *([] if self.shared is None else [self.shared.run()]),
@@ -272,7 +273,7 @@ class _Raas:
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             running: set[asyncio.Task[None]] = set(tasks)
-            while running >= set(tasks[1:]):  # only the address is written
+            while running >= set(tasks[1:]):  # only the first one ends
                 ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in ended:
                     task.result()
@@ -288,10 +289,14 @@ class _Raas:
         client = SyncClient(self.client.base_url, self.token)
         return LoopWatchdog(self.runner.callers, interrupt_s, self.service.renews_in_thread(client))
 
-    async def _write_address(self, url: str) -> None:
-        """Write the address for other processes of this host, without waiting for disk space."""
+    async def _introduce(self, url: str) -> None:
+        """Write the address for other processes of this host, without waiting for disk space, and compare packages
+        with the dataflow; one that does not answer is reported by the registration, whose deadline is earlier."""
         path = self.state / "raas.json"
         await room_for(lambda: write_address(path, url, os.getpid()), path)
+        deadline_s = self.config.run.start_deadline_s + ASK_S
+        with if_stated():
+            check_packages(await self.client.get_json(PATH, deadline_s=deadline_s), self.name)
 
     async def _stopped(self) -> None:
         await self.service.stopping.wait()

@@ -17,6 +17,7 @@ from astraflow_core.errors import (
     WireError,
 )
 from astraflow_core.types import Announcement, Batch
+from astraflow_runtime.package_skew import PATH, check_packages, if_stated
 from astraflow_wire.batches import NoBatch, decode_batch
 from astraflow_wire.host.active_clock import active_time
 from astraflow_wire.http.client import SyncClient
@@ -89,6 +90,9 @@ class DataflowClient:
         )
         registered = self._post("/v1/trainers/register", hello, TrainerRegistered, start_deadline_s)
         self.incarnation = registered.incarnation
+        with if_stated():
+            theirs = self._client.get_json(PATH, deadline_s=self._deadline_s)
+            check_packages(theirs, f"the trainer of {self.policy}")
         return registered
 
     def recover(self, wait_s: float) -> RecoverableVersions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -64,7 +64,8 @@ MAX_BODY_BYTES = 512 << 20
 class DataflowService:
     """The routes of the dataflow, and its periodic sweep. ``wakeups`` must be the signals of the
     flow's state. Without ``records`` nothing is kept of who changes the run, and which tokens were revoked; without
-    ``images`` no image of the state is written.
+    ``images`` no image of the state is written. ``packages``: what other processes of the run are to have
+    (:func:`astraflow_runtime.package_skew.packages_of_run`).
     """
 
     def __init__(
@@ -75,8 +76,10 @@ class DataflowService:
         routers: Iterable[Any] = (),
         records: AccessRecords | None = None,
         images: ImageKeeper | None = None,
+        packages: Mapping[str, Any] | None = None,
     ) -> None:
         self.flow, self.wakeups, self._images = flow, wakeups, images
+        self._packages = packages or {"distributions": {}, "artifact": ""}
         self.records = records or AccessRecords()
         self.access = Access(token, self.records.oldest())
         wakeups.work_available = flow.leasing.work_available
@@ -328,6 +331,7 @@ class DataflowService:
         show("/v1/balance", flow.balance)
         show("/v1/waits", flow.waits)
         show("/v1/access", lambda: {"oldest": self.access.oldest})
+        show("/v1/packages", lambda: self._packages)
         show("/v1/health", lambda: {"service": "dataflow", "state": state.progress.state.value})
         self.app.add_api_route("/v1/balance/events", events, methods=["GET"])
         self.app.add_api_route("/metrics", metrics, methods=["GET"])

@@ -1,0 +1,1 @@
+"""AstraFlow commands pack and unpack."""

@@ -1,0 +1,208 @@
+"""What an artifact holds, and which ones are refused before anything of them is installed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow_contrib_pack import installer, writing
+from astraflow_contrib_pack.contents import ENGINE, SERVICES, RunContents, contents_of
+from astraflow_contrib_pack.installer import ArtifactError, install, read_manifest
+from astraflow_core.errors import UserError
+from astraflow_runtime.config.loading import load_config
+from astraflow_testing.runs import TABLE_RUN
+
+OWN_REWARD = "def mine(prompt, completion):\n    return 1.0\n"
+
+
+def contents(folder: Path, config: str = TABLE_RUN) -> RunContents:
+    (folder / "run.toml").write_text(config)
+    return contents_of(load_config(folder / "run.toml"), folder / "run.toml", with_models=False)
+
+
+def test_a_run_is_packed_with_what_it_names_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "own_reward.py").write_text(OWN_REWARD)
+    (tmp_path / "tasks.jsonl").write_text('{"prompt": "1", "answer": "1"}\n')
+    (tmp_path / "secret.txt").write_text("not of the run")
+    config = TABLE_RUN.replace('use = "exact"\npartial = "positions"', 'use = "own_reward:mine"')
+    config = config.replace('use = "digits"\ndigits = 2', 'use = "jsonl"\npath = "tasks.jsonl"')
+    found = contents(tmp_path, config)
+    assert sorted(found.files) == ["own_reward.py", "run.toml", "tasks.jsonl"]
+    services, engine = found.roles[SERVICES], found.roles[ENGINE]
+    assert {"astraflow-runtime", "astraflow-contrib-prompts", "astraflow-testing"} <= set(
+        services.ours
+    )
+    assert "astraflow-contrib-tiny-models" in services.ours
+    assert not {"astraflow-contrib-sql", "astraflow-contrib-hf-models"} & set(services.ours)
+    assert {"astraflow-engine-host", "astraflow-wire"} <= set(engine.ours)
+    assert not {"astraflow-contrib-prompts", "astraflow-contrib-single-turn"} & set(engine.ours)
+    assert all(pin.count("==") == 1 for pin in services.pins)
+
+
+def test_a_file_elsewhere_is_not_packed_and_named(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"prompt": "1", "answer": "1"}\n')
+    (tmp_path / "run").mkdir()
+    config = TABLE_RUN.replace(
+        'use = "digits"\ndigits = 2', 'use = "jsonl"\npath = "../tasks.jsonl"'
+    )
+    found = contents(tmp_path / "run", config)
+    assert sorted(found.files) == ["run.toml"]
+    assert any("tasks.jsonl is outside" in note for note in found.notes)
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An artifact whose wheels need not be built."""
+    found = contents(tmp_path)
+
+    def wheels(contents: RunContents, work: Path, complete: bool) -> dict[str, str]:
+        names = {n: f"{n}.whl" for role in contents.roles.values() for n in role.ours}
+        for name in names.values():
+            (work / name).write_bytes(name.encode())
+        return names
+
+    monkeypatch.setattr(writing, "_wheels", wheels)
+    digest = writing.write_artifact(tmp_path / "a.afpack", found, "run.toml", [], False)
+    os.utime(tmp_path / "run.toml", (1, 1))  # other dates are the same input
+    assert writing.write_artifact(tmp_path / "b.afpack", found, "run.toml", [], False) == digest
+    return tmp_path / "a.afpack"
+
+
+def test_equal_input_gives_equal_bytes_that_read_back(written: Path) -> None:
+    assert written.read_bytes() == written.with_name("b.afpack").read_bytes()
+    manifest, digest = read_manifest(written)
+    with zipfile.ZipFile(written) as archive:
+        assert digest == hashlib.sha256(archive.read("manifest.json")).hexdigest()
+        for name, entry in manifest["files"].items():
+            assert hashlib.sha256(archive.read(name)).hexdigest() == entry["sha256"]
+    assert "run/run.toml" in manifest["files"]
+
+
+Members = list[tuple[str | zipfile.ZipInfo, bytes]]
+
+
+def forged(path: Path, members: Members, **changes: Any) -> Path:
+    """An artifact whose manifest is true of ``members`` but for ``changes``."""
+    files = {
+        name if isinstance(name, str) else name.filename: {
+            "bytes": len(data),
+            "sha256": hashlib.sha256(data).hexdigest(),
+        }
+        for name, data in members
+    }
+    python = "{}.{}".format(*sys.version_info[:2])
+    manifest = {"format": 1, "python": python, "complete": True, "roles": {}, "files": files}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("manifest.json", json.dumps(manifest | changes))
+        for name, data in members:
+            archive.writestr(name, data)
+    return path
+
+
+def link() -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo("run/link")
+    info.create_system, info.external_attr = 3, 0o120777 << 16
+    return info
+
+
+BAD: list[tuple[str, Callable[[], Members], dict[str, Any], str]] = [
+    ("up", lambda: [("run/../../x", b"")], {}, "'run/../../x' is not a safe path"),
+    ("absolute", lambda: [("/etc/x", b"")], {}, "'/etc/x' is not a safe path"),
+    ("backslash", lambda: [("run\\x", b"")], {}, "is not a safe path"),
+    ("dot", lambda: [("run/./x", b"")], {}, "is not a safe path"),
+    ("link", lambda: [(link(), b"/etc/passwd")], {}, "'run/link' is a link or a special file"),
+    ("unlisted", lambda: [("run/x", b"1")], {"files": {}}, "'run/x' is not in its manifest"),
+    ("missing", list, {"files": {"run/y": {"bytes": 1, "sha256": ""}}}, "'run/y' of its manifest is missing"),
+    ("size", lambda: [("run/x", b"12")], {"files": {"run/x": {"bytes": 1, "sha256": ""}}}, "has 2 bytes; its manifest says 1"),
+    ("format", list, {"format": 2}, "format 2; this AstraFlow reads 1"),
+    ("role", list, {"roles": {"../x": {"wheels": []}}}, "'../x' is not the name of a role"),
+    ("wheel", list, {"roles": {"engine": {"wheels": ["../x.whl"]}}}, "'../x.whl' of its manifest is missing"),
+    ("digest", lambda: [("run/x", b"1")], {"files": {"run/x": {"bytes": 1, "sha256": "0" * 64}}}, "'run/x' has another digest"),
+    ("python", list, {"python": "2.7"}, r"packed for Python 2.7, and this is Python 3"),
+    ("platform", list, {"platform": "plan9-vax"}, "holds wheels for plan9-vax"),
+    ("shape", list, {"files": []}, "manifest.json: "),
+    ("bomb", lambda: [("run/x", b"\0" * 40_000_000)], {}, "would take 40000000 bytes; at most 1000000 are allowed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("members", "changes", "says"), [b[1:] for b in BAD], ids=[b[0] for b in BAD]
+)
+def test_a_hostile_artifact_is_refused_and_leaves_nothing_usable(
+    members: Callable[[], Members], changes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    artifact = forged(tmp_path / "bad.afpack", members(), **changes)
+    into = tmp_path / "into"
+    with pytest.raises(ArtifactError) as refused:
+        install(artifact, into, most_bytes=1_000_000)
+    assert says in str(refused.value) and "bad.afpack" in str(refused.value)
+    assert not list(into.rglob(installer.MARKER))
+    assert {p.name for p in tmp_path.iterdir()} <= {"bad.afpack", "into"}
+
+
+@pytest.mark.parametrize("cut", [0, 10, 300])
+def test_a_cut_file_is_refused(written: Path, cut: int) -> None:
+    data = written.read_bytes()
+    written.write_bytes(data[: len(data) - cut] if cut else b"")
+    with pytest.raises(ArtifactError, match=r"a\.afpack: damaged, or not made by `astraflow pack`"):
+        read_manifest(written)
+
+
+def test_a_list_of_members_larger_than_memory_is_not_read(tmp_path: Path) -> None:
+    artifact = forged(tmp_path / "big.afpack", [])
+    data = bytearray(artifact.read_bytes())
+    at = data.rfind(b"PK\5\6")
+    data[at + 12 : at + 16] = (1 << 31).to_bytes(4, "little")
+    artifact.write_bytes(data)
+    with pytest.raises(ArtifactError, match=r"its list of members takes 2147483648 bytes"):
+        read_manifest(artifact)
+
+
+def test_an_environment_is_made_once_and_a_half_made_one_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    def step(command: list[str], what: str) -> None:
+        steps.append(what)
+        if fails and what.startswith("pip"):
+            raise ArtifactError("killed")
+        if "venv" in command:
+            Path(command[-1]).mkdir(parents=True)
+
+    monkeypatch.setattr(installer, "_step", step)
+    roles = {"engine": {"wheels": [], "requirements": []}}
+    artifact = forged(tmp_path / "ok.afpack", [("run/run.toml", b"[run]")], roles=roles)
+    fails = True
+    with pytest.raises(ArtifactError, match="killed"):
+        install(artifact, tmp_path / "into")
+    fails = False
+    run, pythons = install(artifact, tmp_path / "into")
+    assert (run / "run.toml").read_bytes() == b"[run]"
+    made = len(steps)
+    assert install(artifact, tmp_path / "into") == (run, pythons)
+    assert len(steps) == made == 4
+    with pytest.raises(ArtifactError, match="has no role 'trainer'"):
+        install(artifact, tmp_path / "into", ["trainer"])
+
+
+def test_a_module_elsewhere_cannot_be_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "lib" / "reward_elsewhere.py").write_text(OWN_REWARD)
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    config = TABLE_RUN.replace(
+        'use = "exact"\npartial = "positions"', 'use = "reward_elsewhere:mine"'
+    )
+    with pytest.raises(UserError, match=r"reward_elsewhere\.py is outside"):
+        contents(tmp_path / "run", config)
