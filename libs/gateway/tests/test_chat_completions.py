@@ -219,12 +219,45 @@ def test_tokens_in_and_several_replies_out() -> None:
     assert len(played(["one", "two"], play).sequences()) == 2
 
 
+def test_a_stream_of_token_ids_says_what_the_whole_reply_does() -> None:
+    async def play(agent: Agent) -> None:
+        body = {"token_ids": [104, 105], "sampling_params": {"n": 2}}
+        asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        response = await agent.post("/inference/v1/generate", asked)
+        assert response.headers["content-type"].startswith("text/event-stream")
+        *events, last, end = response.text.removesuffix("\n\n").split("\n\n")
+        assert end == "data: [DONE]"
+        chunks = [json.loads(each.removeprefix("data: ")) for each in (*events, last)]
+        (recorded,) = agent.episode._made.values()
+        for index, (chunk, choice) in enumerate(zip(chunks[:-1], recorded, strict=True)):
+            (told,) = chunk["choices"]
+            assert choice.result is not None
+            assert (told["index"], told["finish_reason"]) == (index, "stop")
+            assert told["token_ids"] == choice.result.tokens.tolist()
+            logprobs = [each["logprob"] for each in told["logprobs"]["content"]]
+            assert logprobs == choice.result.logprobs.tolist()
+            assert chunk["usage"] is None
+        assert {bytes(each["choices"][0]["token_ids"][:3]) for each in chunks[:-1]} == {
+            b"one",
+            b"two",
+        }
+        assert chunks[-1]["choices"] == []
+        assert chunks[-1]["usage"] == {
+            "prompt_tokens": 2,
+            "completion_tokens": 8,
+            "total_tokens": 10,
+        }
+        assert len({each["request_id"] for each in chunks}) == 1
+
+    assert len(played(["one", "two"], play).sequences()) == 2
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
         ({"token_ids": []}, "token_ids"),
         ({"token_ids": [-1]}, "token_ids"),
-        ({"token_ids": [1], "stream": True}, "stream"),
+        ({"token_ids": [1], "stream": "x"}, "stream"),
         ({"token_ids": [1], "sampling_params": {"max_tokens": 0}}, "max_tokens"),
         ({"token_ids": [1], "sampling_params": {"n": 0}}, "sampling_params.n"),
         ({"token_ids": [1], "sampling_params": {"n": 65}}, "sampling_params.n"),

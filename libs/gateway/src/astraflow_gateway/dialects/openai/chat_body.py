@@ -21,6 +21,7 @@ from astraflow_gateway.dialects.bodies import (
     text_of,
     tools_of,
 )
+from astraflow_gateway.dialects.openai.provider import StreamOptions
 from astraflow_gateway.requests import BadRequest, ModelRequest
 
 _UNAVAILABLE = (
@@ -53,10 +54,6 @@ class _Said(msgspec.Struct):
     refusal: str | None = None
 
 
-class _StreamOptions(msgspec.Struct):
-    include_usage: bool = False
-
-
 class ChatBody(msgspec.Struct):
     """The fields that are read; an agent may send others."""
 
@@ -69,7 +66,7 @@ class ChatBody(msgspec.Struct):
     stop: str | list[str] | None = None
     n: int | None = None
     stream: bool | None = None
-    stream_options: _StreamOptions | None = None
+    stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     return_token_ids: bool | None = None

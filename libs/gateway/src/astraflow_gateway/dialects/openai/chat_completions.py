@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from astraflow_gateway.dialects.dialect import Dialect, Exchange, Json, event
 from astraflow_gateway.dialects.openai.chat_body import read
 from astraflow_gateway.dialects.openai.chat_reply import chunks, whole
-from astraflow_gateway.dialects.openai.provider import OpenAi
+from astraflow_gateway.dialects.openai.provider import DONE, OpenAi
 from astraflow_gateway.episode import Episode
 from astraflow_gateway.requests import BadRequest, ModelAnswer
-
-_DONE = b"data: [DONE]\n\n"
 
 
 class ChatCompletions(Dialect):
@@ -30,10 +28,10 @@ class ChatCompletions(Dialect):
 
         def events(answer: ModelAnswer) -> Iterator[bytes]:
             yield from map(event, chunks(asked, answer, episode.engines[answer.policy].tokenizer))
-            yield _DONE
+            yield DONE
 
         return Exchange(wanted, bool(asked.stream), told, events)
 
     def failed(self, refused: BadRequest) -> bytes:
         """An error in place of a chunk."""
-        return event(self.provider.error(refused)) + _DONE
+        return event(self.provider.error(refused)) + DONE

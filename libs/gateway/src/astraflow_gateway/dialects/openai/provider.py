@@ -1,11 +1,22 @@
-"""Errors and models as OpenAI's API has them."""
+"""Errors, models and streams as OpenAI's API has them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from astraflow_gateway.dialects.dialect import Json, Model
 from astraflow_gateway.requests import BadRequest, ModelAnswer
+
+DONE = b"data: [DONE]\n\n"
+"""The end of a stream of chunks."""
+
+
+class StreamOptions(msgspec.Struct):
+    """What a stream of chunks has beside them: with ``include_usage``, a last chunk with the numbers of tokens."""
+
+    include_usage: bool = False
 
 
 class OpenAi:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 import numpy as np
 
@@ -12,10 +14,10 @@ from astraflow_gateway.dialects.bodies import (
     sampling_of,
     stops_of,
 )
-from astraflow_gateway.dialects.dialect import Dialect, Exchange, Json
-from astraflow_gateway.dialects.openai.provider import OpenAi, usage
+from astraflow_gateway.dialects.dialect import Dialect, Exchange, Json, event
+from astraflow_gateway.dialects.openai.provider import DONE, OpenAi, StreamOptions, usage
 from astraflow_gateway.episode import Episode
-from astraflow_gateway.requests import BadRequest, ModelAnswer, ModelRequest
+from astraflow_gateway.requests import BadRequest, Choice, ModelAnswer, ModelRequest
 
 MOST_ID = 2**31 - 1
 
@@ -37,7 +39,8 @@ class _GenerateBody(msgspec.Struct):
     token_ids: list[int]
     model: str = ""
     sampling_params: _Sampling = msgspec.field(default_factory=_Sampling)
-    stream: bool = False
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
 
 
 class TokenIds(Dialect):
@@ -49,17 +52,20 @@ class TokenIds(Dialect):
 
     def read(self, body: bytes, episode: Episode) -> Exchange:
         """The request in ``body``."""
-        return Exchange(_request(body), False, _complete_reply, lambda answer: iter(()))
+        asked = parsed(body, _GenerateBody)
+
+        def events(answer: ModelAnswer) -> Iterator[bytes]:
+            yield from map(event, _chunks(asked, answer))
+            yield DONE
+
+        return Exchange(_request(asked), bool(asked.stream), _complete_reply, events)
 
     def failed(self, refused: BadRequest) -> bytes:
-        """Nothing: this dialect has no streams."""
-        return b""
+        """An error in place of a chunk."""
+        return event(self.provider.error(refused)) + DONE
 
 
-def _request(body: bytes) -> ModelRequest:
-    asked = parsed(body, _GenerateBody)
-    if asked.stream:
-        raise BadRequest("stream is not available here", param="stream")
+def _request(asked: _GenerateBody) -> ModelRequest:
     if not asked.token_ids:
         raise BadRequest("token_ids is empty", param="token_ids")
     if not all(0 <= token <= MOST_ID for token in asked.token_ids):
@@ -88,26 +94,33 @@ def _request(body: bytes) -> ModelRequest:
 
 
 def _complete_reply(answer: ModelAnswer) -> Json:
-    choices = []
-    for index, choice in enumerate(answer.choices):
-        tokens = [] if choice.result is None else choice.result.tokens.tolist()
-        logprobs = [] if choice.result is None else choice.result.logprobs.tolist()
-        content = [
-            {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
-            for token, logprob in zip(tokens, logprobs, strict=True)
-        ]
-        finish = "length" if choice.finish == "length" else "stop"
-        choices.append(
-            {
-                "index": index,
-                "token_ids": tokens,
-                "finish_reason": finish,
-                "logprobs": {"content": content},
-            }
-        )
     return {
         "request_id": f"gen-{answer.id}",
         "prompt_token_ids": answer.prompt.tolist(),
-        "choices": choices,
+        "choices": [_told(index, choice) for index, choice in enumerate(answer.choices)],
         "usage": usage(answer),
+    }
+
+
+def _chunks(asked: _GenerateBody, answer: ModelAnswer) -> Iterator[Json]:
+    """A chunk for each reply, and the usage if ``asked`` for."""
+    name = {"request_id": f"gen-{answer.id}"}
+    for index, choice in enumerate(answer.choices):
+        yield {**name, "choices": [_told(index, choice)], "usage": None}
+    if asked.stream_options is not None and asked.stream_options.include_usage:
+        yield {**name, "choices": [], "usage": usage(answer)}
+
+
+def _told(index: int, choice: Choice) -> Json:
+    tokens = [] if choice.result is None else choice.result.tokens.tolist()
+    logprobs = [] if choice.result is None else choice.result.logprobs.tolist()
+    content = [
+        {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
+        for token, logprob in zip(tokens, logprobs, strict=True)
+    ]
+    return {
+        "index": index,
+        "token_ids": tokens,
+        "finish_reason": "length" if choice.finish == "length" else "stop",
+        "logprobs": {"content": content},
     }
