@@ -123,9 +123,10 @@ class Gateway:
 
 
 def _add(app: FastAPI, method: str, path: str, endpoint: Any) -> None:
-    """At its path, and below that of an episode, for clients that cannot set a key."""
+    """At its path, and below that of an episode, for clients that cannot set a key. A plain route: that of FastAPI would look for
+    dependencies of ``endpoint`` in each request."""
     for prefix in ("", "/e/{episode}"):
-        app.add_api_route(prefix + path, endpoint, methods=[method])
+        app.add_route(prefix + path, endpoint, methods=[method])
 
 
 def _too_large(scope: Any, status: int, reason: str) -> dict[str, Any]:
