@@ -267,6 +267,23 @@ class TestKeepsAThread(OfLocal):
     mistake = KeepsAThread
 
 
+class EmptyAfterClose(LocalLauncher):
+    closed = False
+
+    def poll(self) -> Any:
+        return [] if self.closed else super().poll()
+
+    def close(self) -> None:
+        super().close()
+        self.closed = True
+
+
+class TestEmptyAfterClose(OfLocal):
+    wrong = "no longer reports its processes once it is closed"
+    caught_by = "test_close_leaves_nothing"
+    mistake = EmptyAfterClose
+
+
 class OwnSession(LocalLauncher):
     def start(self, spec: Any) -> None:
         begin = subprocess.Popen.__init__

@@ -54,7 +54,7 @@ class Launcher(Protocol):
         """Start a process, or restart it after it ended; while it runs, an error with its name in quotes."""
 
     def poll(self) -> list[ProcessState]:
-        """The state of every process started, in order of their first start; never blocks."""
+        """The state of every process started, in order of their first start, also after :meth:`close`; never blocks."""
 
     def stop(self, name: str, deadline_s: float) -> None:
         """Ask a process and its children to end, and kill them at the deadline."""
