@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 import zipfile
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 from astraflow_contrib_pack import installer, writing
 from astraflow_contrib_pack.contents import ENGINE, SERVICES, RunContents, contents_of
 from astraflow_contrib_pack.installer import ArtifactError, install, read_manifest
+from astraflow_contrib_pack.recipes import containerfile
 from astraflow_core.errors import UserError
 from astraflow_runtime.config.loading import load_config
 from astraflow_testing.runs import TABLE_RUN
@@ -206,3 +208,38 @@ def test_a_module_elsewhere_cannot_be_packed(
     )
     with pytest.raises(UserError, match=r"reward_elsewhere\.py is outside"):
         contents(tmp_path / "run", config)
+
+
+def instructions(text: str) -> list[tuple[str, str]]:
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(line.split()[0], line.split(maxsplit=1)[1]) for line in lines]
+
+
+@pytest.mark.parametrize("role", [SERVICES, ENGINE])
+def test_a_containerfile_has_a_pinned_base_a_user_without_rights_and_no_secret(
+    written: Path, role: str
+) -> None:
+    text = containerfile(*read_manifest(written), str(written), role)
+    found = instructions(text)
+    keys = {"ARG", "FROM", "COPY", "RUN", "USER", "WORKDIR", "ENV", "ENTRYPOINT"}
+    assert {key for key, _ in found} <= keys
+    assert [rest.split()[0] for key, rest in found if key == "FROM"] == ["${BASE}", "${BASE}"]
+    assert [rest for key, rest in found if key == "ARG"] == ["BASE"]  # without a default: no tag
+    assert "python@sha256:" in text and ":latest" not in text
+    last = max(at for at, (key, _) in enumerate(found) if key == "FROM")
+    users = [at for at, (key, rest) in enumerate(found) if key == "USER" and int(rest) > 0]
+    assert users and last < users[-1] < next(a for a, f in enumerate(found) if f[0] == "ENTRYPOINT")
+    assert not re.search(r"token|secret|password", "".join(rest for _, rest in found), re.I)
+    (entry,) = [json.loads(rest) for key, rest in found if key == "ENTRYPOINT"]
+    assert entry[0].endswith(f"/envs/{role}/bin/python")
+    (copied,) = [rest for key, rest in found if key == "COPY" and "--from" not in rest]
+    assert copied.split()[0] == written.name
+    assert "chmod -R a+rX" in text  # an installation is private to who made it
+
+
+def test_a_containerfile_of_an_unknown_role_or_an_odd_name_is_refused(written: Path) -> None:
+    manifest, digest = read_manifest(written)
+    with pytest.raises(UserError, match=r"no role 'trainer' .it has: engine, services"):
+        containerfile(manifest, digest, str(written), "trainer")
+    with pytest.raises(UserError, match="rename the artifact"):
+        containerfile(manifest, digest, "a b;c.afpack", ENGINE)

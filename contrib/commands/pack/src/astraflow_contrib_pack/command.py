@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from astraflow_core.errors import UserError
 from astraflow_runtime.cli.helping import teach
@@ -21,7 +22,9 @@ def add_pack(parser: argparse.ArgumentParser) -> None:
         "versions of all others. Equal input gives equal bytes."
     )
     parser.add_argument(
-        "file", metavar="FILE", help="the run's TOML file; with --show, an artifact"
+        "file",
+        metavar="FILE",
+        help="the run's TOML file; with --show or --containerfile, an artifact",
     )
     add_overrides(parser)
     parser.add_argument(
@@ -43,6 +46,11 @@ def add_pack(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--show", action="store_true", help="print what an artifact holds, and write nothing"
+    )
+    parser.add_argument(
+        "--containerfile",
+        metavar="ROLE",
+        help="print the recipe of an OCI image for a role of the artifact FILE, and write nothing",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=run_pack)
@@ -85,6 +93,8 @@ def run_pack(arguments: argparse.Namespace) -> int:
     file = Path(arguments.file)
     if arguments.show:
         return _show(file, arguments.json)
+    if arguments.containerfile is not None:
+        return _print_recipe(file, arguments.containerfile)
     from astraflow_contrib_pack.contents import contents_of
     from astraflow_contrib_pack.writing import write_artifact
     from astraflow_runtime.config.loading import load_config
@@ -111,13 +121,25 @@ def run_pack(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(artifact: Path, as_json: bool) -> int:
+def _manifest_of(artifact: Path) -> tuple[dict[str, Any], str]:
     from astraflow_contrib_pack.installer import ArtifactError, read_manifest
 
     try:
-        manifest, digest = read_manifest(artifact)
+        return read_manifest(artifact)
     except ArtifactError as error:
         raise UserError(str(error)) from error
+
+
+def _print_recipe(artifact: Path, role: str) -> int:
+    from astraflow_contrib_pack.recipes import containerfile
+
+    manifest, digest = _manifest_of(artifact)
+    print_line(containerfile(manifest, digest, str(artifact), role).rstrip("\n"))
+    return 0
+
+
+def _show(artifact: Path, as_json: bool) -> int:
+    manifest, digest = _manifest_of(artifact)
     if as_json:
         print_json({"digest": digest, **manifest})
         return 0
