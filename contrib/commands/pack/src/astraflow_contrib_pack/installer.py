@@ -41,6 +41,8 @@ _CHUNK = 1 << 20
 _SAFE_PART = re.compile(
     r"[A-Za-z0-9_+@=,()\[\]{}~#%! -][A-Za-z0-9._+@=,()\[\]{}~#%! -]*|\.[A-Za-z0-9_][A-Za-z0-9._-]*"
 )
+_FOLDERS = ("run/", "wheels/")
+_PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_-]*")
 _ROLE = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 
 
@@ -120,6 +122,7 @@ def _read(
         files = manifest["files"]
         sizes = {name: int(entry["bytes"]) for name, entry in files.items()}
         roles = {str(r): [str(w) for w in e["wheels"]] for r, e in manifest["roles"].items()}
+        pins = [str(pin) for entry in manifest["roles"].values() for pin in entry["requirements"]]
         for key in ("python", "complete", "format"):
             manifest[key]
         if any(set(entry) != {"bytes", "sha256"} for entry in files.values()):
@@ -132,8 +135,12 @@ def _read(
         )
     if bad := [role for role in roles if not _ROLE.fullmatch(role)]:
         raise ArtifactError(f"{path}: {bad[0]!r} is not the name of a role")
+    if bad := [pin for pin in pins if not _PIN.fullmatch(pin)]:
+        raise ArtifactError(f"{path}: {bad[0]!r} is not a requirement such as 'name==1.0'")
     if surplus := sorted(members.keys() - files.keys() - {MANIFEST}):
         raise ArtifactError(f"{path}: {surplus[0]!r} is not in its manifest")
+    if bad := [w for wheels in roles.values() for w in wheels if not w.startswith("wheels/")]:
+        raise ArtifactError(f"{path}: {bad[0]!r} is not among its wheels")
     if missing := sorted(
         {*files, *(w for wheels in roles.values() for w in wheels)} - members.keys()
     ):
@@ -158,6 +165,8 @@ def _check_member(info: zipfile.ZipInfo, path: Path) -> None:
         )
     if any(not is_safe_part(part) for part in name.split("/")):
         raise ArtifactError(f"{path}: {name!r} is not a safe path")
+    if name not in (MANIFEST, "__main__.py") and not name.startswith(_FOLDERS):
+        raise ArtifactError(f"{path}: {name!r} is in no folder that an artifact has")
     if info.flag_bits & 1:
         raise ArtifactError(f"{path}: {name!r} is encrypted")
 
