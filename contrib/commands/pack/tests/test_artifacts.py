@@ -127,7 +127,7 @@ BAD: list[tuple[str, Callable[[], Members], dict[str, Any], str]] = [
     ("format", list, {"format": 2}, "format 2; this AstraFlow reads 1"),
     ("role", list, {"roles": {"../x": {"wheels": [], "requirements": []}}}, "'../x' is not the name of a role"),
     ("marker", lambda: [("envs/engine/astraflow-artifact.json", b"")], {}, "is in no folder that an artifact has"),
-    ("option", list, {"roles": {"engine": {"wheels": [], "requirements": ["--index-url=http://evil"]}}}, "is not a requirement"),
+    ("option", list, {"roles": {"engine": {"wheels": [], "requirements": ["--pre"]}}}, "is not a requirement"),
     ("url", list, {"roles": {"engine": {"wheels": [], "requirements": ["x @ http://evil/x.whl"]}}}, "is not a requirement"),
     ("wheel", list, {"roles": {"engine": {"wheels": ["../x.whl"], "requirements": []}}}, "'../x.whl' is not among its wheels"),
     ("digest", lambda: [("run/x", b"1")], {"files": {"run/x": {"bytes": 1, "sha256": "0" * 64}}}, "'run/x' has another digest"),
