@@ -52,7 +52,7 @@ def astraflow_algorithms() -> list[Component]:
             name="otb",
             target="astraflow_plugin_losses.group_scale.otb:Otb",
             config="astraflow_plugin_losses.group_scale.otb:OtbConfig",
-            summary="a baseline for each token: the group's returns weighted by the squared gradient so far",
+            summary="group returns as a baseline of each token, weighted by squared gradients",
             capabilities=OF_ALL | {"logit_gradients"},
         ),
         Component(
