@@ -6,14 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from chat_templates import TEMPLATES
 from gateway_agents import Agent, played
-
-KIMI = next(each for each in TEMPLATES if each.style == "kimi")
-KIMI_CALL = (
-    "<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>"
-    '{"a": 1}<|tool_call_end|><|tool_calls_section_end|>'
-)
 
 
 def test_tokens_in_and_tokens_out() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import sys
 import zipfile
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from astraflow_contrib_pack.contents import ENGINE, SERVICES, RunContents, conte
 from astraflow_contrib_pack.installer import ArtifactError, install, read_manifest
 from astraflow_contrib_pack.recipes import containerfile
 from astraflow_core.errors import UserError
+from astraflow_runtime.cli import main
 from astraflow_runtime.config.loading import load_config
 from astraflow_testing.runs import TABLE_RUN
 
@@ -60,9 +62,10 @@ def test_a_file_elsewhere_is_not_packed_and_named(tmp_path: Path) -> None:
     assert any("tasks.jsonl is outside" in note for note in found.notes)
 
 
-@pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An artifact whose wheels need not be built."""
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an artifact that was written twice, whose wheels need not be built."""
+    tmp_path = tmp_path_factory.mktemp("artifacts")
     found = contents(tmp_path)
 
     def wheels(contents: RunContents, work: Path, complete: bool) -> dict[str, str]:
@@ -71,15 +74,22 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             (work / name).write_bytes(name.encode())
         return names
 
-    monkeypatch.setattr(writing, "_wheels", wheels)
-    digest = writing.write_artifact(tmp_path / "a.afpack", found, "run.toml", [], False)
-    os.utime(tmp_path / "run.toml", (1, 1))  # other dates are the same input
-    assert writing.write_artifact(tmp_path / "b.afpack", found, "run.toml", [], False) == digest
-    return tmp_path / "a.afpack"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "_wheels", wheels)
+        digest = writing.write_artifact(tmp_path / "a.afpack", found, "run.toml", [], False)
+        os.utime(tmp_path / "run.toml", (1, 1))  # other dates are the same input
+        assert writing.write_artifact(tmp_path / "b.afpack", found, "run.toml", [], False) == digest
+    return tmp_path
 
 
-def test_equal_input_gives_equal_bytes_that_read_back(written: Path) -> None:
-    assert written.read_bytes() == written.with_name("b.afpack").read_bytes()
+@pytest.fixture
+def written(artifacts: Path, tmp_path: Path) -> Path:
+    """A copy of an artifact, which a test may change."""
+    return Path(shutil.copy(artifacts / "a.afpack", tmp_path))
+
+
+def test_equal_input_gives_equal_bytes_that_read_back(artifacts: Path, written: Path) -> None:
+    assert written.read_bytes() == (artifacts / "b.afpack").read_bytes()
     manifest, digest = read_manifest(written)
     with zipfile.ZipFile(written) as archive:
         assert digest == hashlib.sha256(archive.read("manifest.json")).hexdigest()
@@ -159,6 +169,17 @@ def test_a_cut_file_is_refused(written: Path, cut: int) -> None:
     written.write_bytes(data[: len(data) - cut] if cut else b"")
     with pytest.raises(ArtifactError, match=r"a\.afpack: damaged, or not made by `astraflow pack`"):
         read_manifest(written)
+
+
+def test_the_commands_show_it_and_refuse_what_is_none(
+    written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pack", "--show", str(written)]) == 0
+    assert "run/run.toml" in capsys.readouterr().out
+    assert main(["unpack", str(written), "--role", "trainer", "--into", str(tmp_path / "a")]) == 2
+    assert "has no role 'trainer'" in capsys.readouterr().err
+    assert main(["unpack", str(tmp_path / "none.afpack"), "--into", str(tmp_path / "a")]) == 2
+    assert "none.afpack" in capsys.readouterr().err
 
 
 def test_a_list_of_members_larger_than_memory_is_not_read(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_a_packed_run_runs_where_only_python_is(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(TABLE_RUN.replace("steps = 8", "steps = 2"))
     artifact, into = tmp_path / "run.afpack", tmp_path / "host"
     outcome(
-        sys.executable, "-m", "astraflow_runtime", "pack", tmp_path / "run.toml", "-o", artifact, "--with-dependencies"
+        sys.executable, "-m", "astraflow_runtime", "pack", tmp_path / "run.toml", "--output", artifact, "--with-dependencies"
     )  # fmt: skip
     base = Path(sys.base_prefix) / "bin" / "python3"
     installed = json.loads(

@@ -28,7 +28,6 @@ def add_pack(parser: argparse.ArgumentParser) -> None:
     )
     add_overrides(parser)
     parser.add_argument(
-        "-o",
         "--output",
         type=Path,
         metavar="ARTIFACT",
@@ -55,7 +54,10 @@ def add_pack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=run_pack)
     teach(
-        parser, _PAGE, "pack run.toml -o run.afpack --with-dependencies", "pack --show run.afpack"
+        parser,
+        _PAGE,
+        "pack run.toml --output run.afpack --with-dependencies",
+        "pack --show run.afpack",
     )
 
 
