@@ -126,4 +126,5 @@ def test_heavy_tests_are_found_by_the_text_of_their_file() -> None:
         ("core/", "libs/", "runtime/", "testing/", "contrib/")
     )
     assert "plugins/transports/shm/tests/test_conformance.py" in slow
+    assert not [name for name in slow if "scaffold" in name or name.startswith("examples/")]
     assert "plugins/engines/vllm/tests/test_backend.py" in selection.marked_files("backend")

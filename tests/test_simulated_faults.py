@@ -103,7 +103,7 @@ def test_weights_of_the_lost_future_are_found(
     mutant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(VersionTable, "foreign", mutant)
-    violation = simulate(5, 12, GOING_BACK).violation
+    violation = simulate(8, 12, GOING_BACK).violation
     assert violation is not None and violation.kind == "history"
 
 

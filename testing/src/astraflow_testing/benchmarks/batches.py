@@ -69,5 +69,6 @@ def even_batch(generator: np.random.Generator, shape: BatchShape) -> Batch:
         values=generator.normal(0.5, 0.1, count).astype(np.float32),
         turn_rewards=turn_rewards,
         turn_states=turn_states,
+        logit_gradients=np.where(mask, generator.random(count), 0.0).astype(np.float32),
     )
     return stamped(with_named_rewards(made))
