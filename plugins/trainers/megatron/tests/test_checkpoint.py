@@ -81,7 +81,7 @@ def of_more_ranks(folder: Path) -> None:
         ),
         pytest.param(
             lambda folder: changed(folder, layers=3),
-            "of another model: layers is 3 there and 2 here",
+            "to another model: layers is 3 there and 2 here",
             id="another model",
         ),
         pytest.param(
