@@ -38,26 +38,36 @@ class Service:
 @contextlib.contextmanager
 def started(module: str, *arguments: str) -> Iterator[Service]:
     """``python -m MODULE FILE ARGUMENTS``, which writes ``{"url", "pid"}`` to FILE once it listens."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "service.json"
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, str(file), *arguments],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,
-        )
-        try:
-            end = time.monotonic() + START_S
-            while not file.exists():
-                if process.poll() is not None or time.monotonic() > end:
-                    raise RuntimeError(f"{module} did not start (exit code {process.poll()})")
-                time.sleep(0.01)
-            facts = json.loads(file.read_text())
-            yield Service(facts["url"], facts["pid"])
-        finally:
-            end_of(process)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        started_in(Path(folder), module, *arguments) as it,
+    ):
+        yield it
+
+
+@contextlib.contextmanager
+def started_in(folder: Path, module: str, *arguments: str) -> Iterator[Service]:
+    """The same in ``folder``, which may hold what an earlier one left; the process may end within the context."""
+    file = folder / "service.json"
+    file.unlink(missing_ok=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, str(file), *arguments],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+    )
+    try:
+        end = time.monotonic() + START_S
+        while not file.exists():
+            if process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"{module} did not start (exit code {process.poll()})")
+            time.sleep(0.01)
+        facts = json.loads(file.read_text())
+        yield Service(facts["url"], facts["pid"])
+    finally:
+        end_of(process)
 
 
 @contextlib.contextmanager

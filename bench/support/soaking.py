@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,11 +33,12 @@ from astraflow_wire.messages import (
 )
 from bench.support.connection import Connection
 from bench.support.groups import FIRST, Groups, announcement, sequence_ids
-from bench.support.processes import ROOT, START_S, Service, dataflow_config, end_of
+from bench.support.processes import Service, dataflow_config, started_in
 
 LENGTH, LONG = 16, 32_768
 RAAS, SIZE, BATCH, CHECKPOINT = 8, 2, 256, 3
 POLICY = "solver"
+DATAFLOW = "bench.support.dataflow"
 WINDOWS = 20
 POLL_S = 5.0
 """How long a client waits for a lease or a batch before it looks whether its phase is over."""
@@ -213,7 +209,7 @@ async def soaked(groups: int, length: int, seconds: float) -> dict[str, float]:
     ).model_dump_json()
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
-        with _served(Path(folder), config) as service:
+        with started_in(Path(folder), DATAFLOW, config) as service:
             soak = Soak(service, length)
             await soak.run(groups, seconds)
             wall = time.monotonic() - began
@@ -221,7 +217,7 @@ async def soaked(groups: int, length: int, seconds: float) -> dict[str, float]:
         size = sum(file.stat().st_size for file in Path(folder, "run", "journal").rglob("*"))
         (Path(folder) / "run" / "dataflow.json").unlink()
         began = time.monotonic()
-        with _served(Path(folder), config):
+        with started_in(Path(folder), DATAFLOW, config):
             restart = time.monotonic() - began
     return {
         **soak.figures(),
@@ -230,27 +226,3 @@ async def soaked(groups: int, length: int, seconds: float) -> dict[str, float]:
         "journal_mb": size / 1e6,
         "restart_s": restart,
     }
-
-
-@contextmanager
-def _served(folder: Path, config: str) -> Iterator[Service]:
-    """The dataflow in ``folder``; it may end within the context."""
-    file = folder / "service.json"
-    file.unlink(missing_ok=True)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bench.support.dataflow", str(file), config],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=sys.stderr,
-    )
-    try:
-        end = time.monotonic() + START_S
-        while not file.exists():
-            if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"the dataflow did not start (exit code {process.poll()})")
-            time.sleep(0.01)
-        facts = json.loads(file.read_text())
-        yield Service(facts["url"], facts["pid"])
-    finally:
-        end_of(process)
