@@ -98,6 +98,12 @@ def test_equal_input_gives_equal_bytes_that_read_back(artifacts: Path, written: 
     assert "run/run.toml" in manifest["files"]
 
 
+def deflated(name: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    return info
+
+
 Members = list[tuple[str | zipfile.ZipInfo, bytes]]
 
 
@@ -112,7 +118,7 @@ def forged(path: Path, members: Members, **changes: Any) -> Path:
     }
     python = "{}.{}".format(*sys.version_info[:2])
     manifest = {"format": 1, "python": python, "complete": True, "roles": {}, "files": files}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("manifest.json", json.dumps(manifest | changes))
         for name, data in members:
             archive.writestr(name, data)
@@ -144,6 +150,7 @@ BAD: list[tuple[str, Callable[[], Members], dict[str, Any], str]] = [
     ("python", list, {"python": "2.7"}, r"packed for Python 2.7, and this is Python 3"),
     ("platform", list, {"platform": "plan9-vax"}, "holds wheels for plan9-vax"),
     ("shape", list, {"files": []}, "manifest.json: "),
+    ("compressed", lambda: [(deflated("run/x"), b"0" * 100)], {}, "'run/x' is compressed; an artifact has stored files only"),
     ("bomb", lambda: [("run/x", b"\0" * 40_000_000)], {}, "would take 40000000 bytes; at most 1000000 are allowed"),
 ]  # fmt: skip
 
