@@ -15,9 +15,9 @@ from pages.hook_docs import EXAMPLES, FIELDS, HookDoc
 from workspace import ROOT
 
 from astraflow_core.component import Kind
-from astraflow_core.hooks import Hooks
 from astraflow_core.hookspecs import PROJECT, Lifecycle, Registration
 from astraflow_core.types import RunInfo
+from astraflow_runtime.hooks import Hooks
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_testing.runs import User
 

@@ -39,10 +39,10 @@ LIBRARIES_OF_LIBRARIES = {
 
 LOW = {"types", "errors", "capabilities", "seeds", "shared_secret", "suggestions"}
 SEAMS = LOW | {"protocols", "component", "hookspecs"}
-CHOICE = {"catalog", "config", "hooks", "nested"}
+CHOICE = {"catalog", "config", "nested"}
 SERVICES = {"dataflow", "raas", "trainer"}
 SHARED = {
-    "audit_log", "telemetry", "config", "device_turn", "file_lock", "logprob_gap", "models", "package_skew",
+    "audit_log", "telemetry", "config", "device_turn", "file_lock", "hooks", "logprob_gap", "models", "package_skew",
     "rollouts",
 }  # fmt: skip
 PARTS: dict[str, dict[str, set[str]]] = {
@@ -56,6 +56,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
     },
     "runtime": {
         **{part: set() for part in SHARED},
+        "config": {"hooks"},
         "device_turn": {"file_lock"},
         "published": set(),
         "manifest": {"launch", "cli", "published"},  # as strings

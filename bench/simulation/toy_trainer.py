@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from astraflow_core.config.models import RunConfig
-from astraflow_core.hooks import Hooks
 from astraflow_core.types import Batch, RunInfo
+from astraflow_runtime.hooks import Hooks
 from astraflow_runtime.trainer.publishing import Versions
 from astraflow_runtime.trainer.service import TrainerService
 from astraflow_runtime.trainer.upstream import DataflowClient

@@ -10,10 +10,10 @@ import pytest
 
 from astraflow_core import hookspecs
 from astraflow_core.config.load import read_config
-from astraflow_core.hooks import Hooks
 from astraflow_core.hookspecs import hookspec
 from astraflow_core.installed import discovery
 from astraflow_core.installed.discovery import State
+from astraflow_runtime.hooks import Hooks
 
 OLD = """
 heard = []

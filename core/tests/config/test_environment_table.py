@@ -11,7 +11,7 @@ from astraflow_core.component import Kind
 from astraflow_core.config.load import read_config
 from astraflow_core.config.tables import component_tables
 from astraflow_core.errors import ConfigError
-from astraflow_core.hooks import Hooks
+from astraflow_runtime.hooks import Hooks
 
 PLAYS = """
 @hookimpl

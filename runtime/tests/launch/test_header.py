@@ -7,7 +7,7 @@ from pathlib import Path
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.config.models import RunConfig
-from astraflow_core.hooks import Hooks
+from astraflow_runtime.hooks import Hooks
 from astraflow_runtime.launch.planning.header import header
 from astraflow_runtime.launch.planning.prepare import Prepared
 

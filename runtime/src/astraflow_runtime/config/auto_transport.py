@@ -16,9 +16,9 @@ from astraflow_core.config.models import RunConfig
 from astraflow_core.config.rendering import shown
 from astraflow_core.config.tables import AUTO
 from astraflow_core.errors import ConfigError
-from astraflow_core.hooks import Hooks
 from astraflow_core.installed.distributions import index
 from astraflow_core.types import Announcement, TransportChoice, TransportEnds
+from astraflow_runtime.hooks import Hooks
 
 Components = dict[str, tuple[Selected, BaseModel | None]]
 _HOOK = "astraflow_choose_transport"

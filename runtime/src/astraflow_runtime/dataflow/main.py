@@ -22,7 +22,6 @@ from astraflow_core.component import Kind
 from astraflow_core.config.load import catalog_of_run, component_context, run_info
 from astraflow_core.config.models import ComponentTable, DataPolicyTable, PolicyTable, RunConfig
 from astraflow_core.errors import AstraFlowError, NoRoom, PluginError, PromptError, RunFailed
-from astraflow_core.hooks import Hooks
 from astraflow_core.protocols.data_policy import Scale
 from astraflow_runtime.dataflow.clock import RunClock
 from astraflow_runtime.dataflow.flow import Dataflow
@@ -41,6 +40,7 @@ from astraflow_runtime.dataflow.rollout_log import RolloutLog
 from astraflow_runtime.dataflow.state import PROMPTS, FlowState
 from astraflow_runtime.dataflow.tasks.cursor import PromptCursor
 from astraflow_runtime.dataflow.tasks.evaluation_tasks import ROLE, build_evaluation_set
+from astraflow_runtime.hooks import Hooks
 from astraflow_runtime.package_skew import packages_of_run
 from astraflow_runtime.telemetry.logs import configure_logging
 from astraflow_wire.experts.layers import ExpertLayers

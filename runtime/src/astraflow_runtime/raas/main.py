@@ -17,10 +17,10 @@ from astraflow_core.component import Kind
 from astraflow_core.config.load import catalog_of_run, component_context, run_info
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError
-from astraflow_core.hooks import Hooks
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.protocols.transport import Transport
 from astraflow_runtime.device_turn import FOLDER, SharedDeviceLock
+from astraflow_runtime.hooks import Hooks
 from astraflow_runtime.package_skew import ASK_S, PATH, check_packages, if_stated
 from astraflow_runtime.raas.engines.building import as_replicas, build_engines, initial_version
 from astraflow_runtime.raas.engines.colocation import OWN_DEVICES, Devices, SharedDevices

@@ -9,12 +9,12 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.load import catalog_of_run, component_context, run_info
 from astraflow_core.config.models import PolicyTable, RunConfig
-from astraflow_core.hooks import Hooks
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.protocols.trainer import Trainer
 from astraflow_core.protocols.transport import ShardedTransport, Transport
 from astraflow_core.types import RunInfo
 from astraflow_runtime.config.named_rewards import named_rewards_of_policy
+from astraflow_runtime.hooks import Hooks
 from astraflow_runtime.trainer.adapters import adapter_problem
 from astraflow_runtime.trainer.culprit import Owner, owners
 from astraflow_runtime.trainer.ranks.rendezvous import RankRendezvous

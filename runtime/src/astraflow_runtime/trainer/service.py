@@ -12,9 +12,9 @@ from pathlib import Path
 
 from astraflow_core.config.models import PolicyTable, RunConfig
 from astraflow_core.errors import AstraFlowError, NonFiniteLoss, NoRoom, Refused
-from astraflow_core.hooks import Hooks
 from astraflow_core.types import Batch, RunInfo
 from astraflow_runtime.device_turn import FOLDER, SharedDeviceLock
+from astraflow_runtime.hooks import Hooks
 from astraflow_runtime.trainer.checkpoints.final_models import leave_folder, retry_until
 from astraflow_runtime.trainer.checkpoints.saving import Saving
 from astraflow_runtime.trainer.checkpoints.store import Checkpoints

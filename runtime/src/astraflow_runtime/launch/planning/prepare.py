@@ -24,7 +24,6 @@ from astraflow_core.errors import (
     PromptError,
     UserError,
 )
-from astraflow_core.hooks import Hooks
 from astraflow_core.installed.provenance import module_folders
 from astraflow_core.types import Prompt
 from astraflow_runtime.config.loading import load_config
@@ -33,6 +32,7 @@ from astraflow_runtime.config.saved import as_comments, dump_toml
 from astraflow_runtime.config.show import ORIGINS, origins_json
 from astraflow_runtime.config.targets import target_problems, tracker_problems
 from astraflow_runtime.config.transport_security import check_tls
+from astraflow_runtime.hooks import Hooks
 from astraflow_runtime.launch.planning.plan import check_interpreters, check_trackers
 from astraflow_runtime.launch.planning.plugins_file import write_plugins
 from astraflow_runtime.launch.planning.user_objects import (

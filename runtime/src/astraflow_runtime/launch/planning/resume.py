@@ -11,11 +11,11 @@ from typing import Any
 
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import UserError
-from astraflow_core.hooks import Hooks
 from astraflow_core.installed.provenance import module_folders, read_plugins
 from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.config.transport_security import check_tls
 from astraflow_runtime.dataflow.journal_reader import FOLDER, JournalReader
+from astraflow_runtime.hooks import Hooks
 from astraflow_runtime.launch.planning.leftovers import clear_leftovers
 from astraflow_runtime.launch.planning.plan import check_interpreters, check_trackers
 from astraflow_runtime.launch.planning.plugins_file import write_plugins

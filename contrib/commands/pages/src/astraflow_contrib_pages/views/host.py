@@ -16,7 +16,7 @@ from typing import IO, Any
 import msgspec
 
 from astraflow_core.catalog import Catalog
-from astraflow_core.hooks import Hooks
+from astraflow_runtime.hooks import Hooks
 
 HEAD = 4
 IDLE_S = 600.0

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from astraflow_core.config.load import read_config, run_info
-from astraflow_core.hooks import Hooks
 from astraflow_core.installed.discovery import Plugin
+from astraflow_runtime.hooks import Hooks
 
 RECORDER = """
 heard = []
