@@ -39,9 +39,11 @@ def test_several_rewards_are_normalised_each_by_itself(user: User) -> None:
 @pytest.mark.usefixtures("heavy_imports")
 def test_a_student_approaches_the_teachers_of_its_prompts(user: User) -> None:
     file = EXAMPLES / "distillation.toml"
-    ended = user.astraflow("run", file, "--set", "run.steps=14", deadline_s=380)
+    ended = user.astraflow("run", file, "--set", "run.steps=20", deadline_s=380)
     assert ended.exit_code == 0, ended.text
-    assert ended.summary["steps"] == 14 and ended.summary["failed"] == 0
+    assert ended.summary["steps"] == 20 and ended.summary["failed"] == 0
     lines = (ended.run_directory / "metrics.jsonl").read_text().splitlines()
     gaps = [line["metrics"]["reverse_kl"] for line in map(json.loads, lines) if "step" in line]
-    assert len(gaps) == 14 and sum(gaps[-2:]) < 0.85 * sum(gaps[:2]), gaps
+    assert len(gaps) == 20
+    # One batch's gap varies by 8 %; over seven runs this ratio was 0.55 to 0.80.
+    assert sum(gaps[-6:]) / 6 < 0.88 * sum(gaps[:4]) / 4, gaps
