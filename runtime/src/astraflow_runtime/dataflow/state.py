@@ -170,7 +170,7 @@ class FlowState:
     @property
     def held_back(self) -> str:
         """Why no new task is leased: the disk is full, or the checkpoints of a trainer are overdue, so that ever more
-        would be kept in memory. Empty if neither is the case."""
+        would be kept on the disk. Empty if neither is the case."""
         if self.records.write_error:
             return f"there is no disk space for the records of the run: {self.records.write_error}"
         if not (every := self.config.checkpoint.every):

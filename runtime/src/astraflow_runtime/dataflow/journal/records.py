@@ -9,6 +9,7 @@ from typing import Any
 from astraflow_runtime.dataflow.journal.entries import Acknowledged, BodyLocation, Entry
 from astraflow_runtime.dataflow.journal.journal import Journal
 from astraflow_runtime.dataflow.journal.steplog import StepLog
+from astraflow_runtime.dataflow.journal_reader import JournalReader
 from astraflow_wire.host.disk import lacking
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,12 @@ class Records:
     def unwritten(self) -> str:
         """Why the end of the journal is only in memory; empty if all of it is written."""
         return self._journal.trouble if self._journal is not None else ""
+
+    @property
+    def reader(self) -> JournalReader | None:
+        """Reads the bodies that were kept; ``None`` if none are, or if one may not be written yet."""
+        journal = self._journal
+        return journal.reader if journal is not None and not journal.trouble else None
 
     def begin(self, journal: Journal | None) -> None:
         """Record everything from now on in the journal, if there is one."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from astraflow_core.types import BufferedRow, GroupSummary, Prompt
 from astraflow_runtime.dataflow.journal.entries import BodyLocation
+from astraflow_runtime.dataflow.journal_reader import JournalReader
 from astraflow_runtime.dataflow.rows.statistics import GroupStatistics, group_statistics
 from astraflow_wire.groups import GroupHeader, ReceivedGroup
 
@@ -72,6 +75,19 @@ class LoggedGroup(ReceivedGroup):
             raise AttributeError(column)
         super().__init__(self._read())
         return getattr(self, column)
+
+
+def leave_to_journal(rows: Iterable[Row], reader: JournalReader) -> None:
+    """Free the memory of the bodies of rows that may be served again: ``reader`` reads them if they are. Rows of one
+    group go on sharing one; those of it that are not among ``rows`` keep theirs."""
+    left: dict[BodyLocation, LoggedGroup] = {}
+    for row in rows:
+        if row.body is None:
+            continue
+        if row.body not in left:
+            header = replace(row.received.header, turns=[], episodes=[], spans=[])
+            left[row.body] = LoggedGroup(header, partial(reader.body, row.body))
+        row.received = left[row.body]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from astraflow_runtime.dataflow.journal.entries import (
 )
 from astraflow_runtime.dataflow.journal.steplog import finite
 from astraflow_runtime.dataflow.progress import RunState
+from astraflow_runtime.dataflow.rows.rows import leave_to_journal
 from astraflow_runtime.dataflow.rows.stream import PolicyStream, ServedBatch
 from astraflow_runtime.dataflow.state import FlowState
 from astraflow_wire.batches import encode_no_batch
@@ -252,6 +253,8 @@ class Training:
             )
             if (complaint := stream.episode_means.complaint) != told and not state.replaying:
                 log.warning("%s", complaint)
+            if (reader := state.records.reader) is not None:
+                leave_to_journal(batch.all_rows, reader)
             self._log_step(stream, batch, message)
             self._update_balance(stream, batch, message, idle)
             state.signals.work()
