@@ -4,13 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from astraflow_plugin_torch_engine.sampling import sample, truncate
+from astraflow_plugin_torch_engine.sampling import points, sample, stream_keys, truncate
 
-ROW = [("temperature", "f4"), ("top_p", "f4"), ("top_k", "i8"), ("min_p", "f4")]
+ROW = [
+    ("temperature", "f4"), ("top_p", "f4"), ("top_k", "i8"), ("min_p", "f4"), ("stream", "u8"), ("count", "i8"),
+]  # fmt: skip
 
 
 def rows(*settings: tuple[float, float, int, float]) -> np.ndarray:
-    return np.array(list(settings), dtype=ROW)
+    """Each with a stream of its own, at its first number."""
+    streams = stream_keys(0, np.arange(len(settings)))
+    return np.array([(*each, key, 0) for each, key in zip(settings, streams, strict=True)], ROW)
 
 
 def kept_reference(
@@ -48,8 +52,7 @@ def test_frequencies_are_those_of_the_truncated_distribution(
     logits = np.random.default_rng(3).normal(0, 1.5, 12)
     expected = kept_reference(logits, *setting)
     batch = torch.tensor(logits, dtype=torch.float32).expand(draws, -1)
-    generator = torch.Generator().manual_seed(0)
-    tokens, logprobs = sample(batch, rows(*[setting] * draws), generator)
+    tokens, logprobs = sample(batch, rows(*[setting] * draws))
     counts = np.bincount(tokens.numpy(), minlength=12)
     assert counts[expected == 0].sum() == 0
     inside = expected > 0
@@ -75,8 +78,24 @@ def test_rows_of_one_batch_keep_their_own_settings() -> None:
 def test_greedy_rows_beside_sampled_ones() -> None:
     logits = torch.randn(50, 9, generator=torch.Generator().manual_seed(1))
     setting = rows(*[(0.0, 0.5, 2, 0.1), (2.0, 1.0, 0, 0.0)] * 25)
-    tokens, logprobs = sample(logits, setting, torch.Generator().manual_seed(2))
+    tokens, logprobs = sample(logits, setting)
     assert tokens[::2].tolist() == logits[::2].argmax(-1).tolist()
     assert tokens[1::2].tolist() != logits[1::2].argmax(-1).tolist()
     raw = logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
     np.testing.assert_allclose(logprobs[::2], raw[::2], atol=1e-6)
+
+
+def test_points_are_those_of_splitmix64_and_of_nothing_but_stream_and_place() -> None:
+    # The first numbers of the reference implementation with seed 1234567 (Vigna, splitmix64.c).
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
+    found = points(np.full(4, 1234567, np.uint64), np.arange(4))
+    assert found.tolist() == [(number >> 11) * 2.0**-53 for number in published]
+    keys = stream_keys(5, np.arange(1000))
+    assert len(set(keys.tolist())) == 1000
+    assert stream_keys(5, np.array([7]))[0] == keys[7] != stream_keys(6, np.array([7]))[0]
+    # Uniform across streams at one place, and across places of one stream.
+    for each in (points(keys, np.full(1000, 3)), points(np.full(1000, keys[0]), np.arange(1000))):
+        counts = np.histogram(each, bins=10, range=(0, 1))[0]
+        assert (
+            (counts - 100) ** 2 / 100
+        ).sum() < 34  # the 0.9999 quantile for 9 degrees of freedom

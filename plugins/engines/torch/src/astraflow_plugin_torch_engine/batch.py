@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
 from astraflow_core.types.generation import RoutedExperts
+from astraflow_plugin_torch_engine.history import CONTEXT
+from astraflow_plugin_torch_engine.sampling import stream_keys
 
 _ROW = np.dtype(
     [
@@ -23,6 +25,7 @@ _ROW = np.dtype(
         ("top_p", np.float32),
         ("top_k", np.int64),
         ("min_p", np.float32),
+        ("stream", np.uint64),  # of its random numbers
     ]
 )
 _NO_TOKEN, _ANY, _NEVER = -1, -2, -3
@@ -31,24 +34,27 @@ _TABLES = 256
 
 @dataclass(slots=True)
 class Job:
-    """A request on its way, and the future of who waits for it."""
+    """A request on its way, and the future of who waits for it. ``number``: how many arrived before it."""
 
     request: GenerateRequest
     future: asyncio.Future[GenerateResult]
+    number: int = 0
 
 
 class DecodingBatch:
-    """Rows 0 … ``size`` - 1 run; compact after every :meth:`remove`."""
+    """Rows 0 … ``size`` - 1 run; compact after every :meth:`remove`. ``seed``: of the random numbers of all requests."""
 
-    def __init__(self, capacity: int, eos: tuple[int, ...]) -> None:
+    def __init__(self, capacity: int, eos: tuple[int, ...], seed: int) -> None:
         self.size = 0
         self.jobs: list[Job] = []
         self.recorded = 0
         """Rows whose experts are recorded."""
         self._routed: list[RoutedExperts | None] = []  # of each row, room for all its tokens
         self._eos = eos
+        self._seed = seed
         self._rows = np.zeros(capacity, dtype=_ROW)
-        self._tokens = np.zeros((capacity, 16), dtype=np.int32)
+        # The first CONTEXT columns have the last tokens of the prompt.
+        self._tokens = np.zeros((capacity, CONTEXT + 16), dtype=np.int32)
         self._logprobs = np.zeros((capacity, 16), dtype=np.float32)
         self._versions = np.zeros((capacity, 16), dtype=np.int32)
         # Every stop condition is a sequence of ids, most of them of length 1; aligned on the right.
@@ -60,21 +66,33 @@ class DecodingBatch:
         """The records of the running rows, a view ``[size]``."""
         return self._rows[: self.size]
 
+    @property
+    def text(self) -> npt.NDArray[np.int32]:
+        """Of the running rows: the last ``CONTEXT`` tokens of the prompt, -1 for none, and what was sampled, a view ``[size,
+        CONTEXT + …]``."""
+        return self._tokens[: self.size]
+
     def add(self, jobs: Sequence[Job]) -> None:
         """Append rows; their first token is not sampled yet, so ``position`` is one before its own."""
         first, self.size = self.size, self.size + len(jobs)
         self.jobs.extend(jobs)
         self._routed.extend([None] * len(jobs))
         self._rows[first : self.size] = [
-            (len(r.prompt) - 1, 0, 0, s.max_tokens, s.temperature, s.top_p, s.top_k, s.min_p)
+            (len(r.prompt) - 1, 0, 0, s.max_tokens, s.temperature, s.top_p, s.top_k, s.min_p, 0)
             for r, s in ((job.request, job.request.sampling) for job in jobs)
         ]
+        numbers = np.array([job.number for job in jobs])
+        self._rows["stream"][first : self.size] = stream_keys(self._seed, numbers)
         tables = [self._stop_table(job.request.sampling) for job in jobs]
         self._widen(
             max(job.request.sampling.max_tokens for job in jobs),
             max(len(table) for table in tables),
             max(table.shape[1] for table in tables),
         )
+        self._tokens[first : self.size, :CONTEXT] = _NO_TOKEN
+        for row, job in enumerate(jobs, first):
+            end = job.request.prompt[-CONTEXT:]
+            self._tokens[row, CONTEXT - len(end) : CONTEXT] = end
         self._stops[first : self.size, :, :-1] = _ANY
         self._stops[first : self.size, :, -1] = _NEVER
         for row, table in enumerate(tables, first):
@@ -104,25 +122,24 @@ class DecodingBatch:
 
     def record(
         self,
-        first: int,
+        which: npt.NDArray[np.int64],
         tokens: npt.NDArray[np.int64],
         logprobs: npt.NDArray[np.float32],
         version: int,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Take the newly sampled tokens of rows ``first`` … ``size`` - 1.
+        """Take the newly sampled tokens of rows ``which``, one each.
 
-        Returns the rows that end, ascending, and for each whether by a stop condition.
+        Returns the rows that end, in the order of ``which``, and for each whether by a stop condition.
         """
-        rows = self._rows[first : self.size]
-        count = rows["count"]
-        at = (np.arange(first, self.size), count)
-        self._tokens[at], self._logprobs[at], self._versions[at] = tokens, logprobs, version
-        rows["pending"] = tokens
-        rows["position"] += 1
-        rows["count"] += 1
-        stopped = self._stopped(first)
-        ended = np.flatnonzero(stopped | (rows["count"] >= rows["limit"]))
-        return ended + first, stopped[ended]
+        count = self._rows["count"][which]
+        self._tokens[which, CONTEXT + count] = tokens
+        self._logprobs[which, count], self._versions[which, count] = logprobs, version
+        self._rows["pending"][which] = tokens
+        self._rows["position"][which] += 1
+        self._rows["count"][which] = count = count + 1
+        stopped = self._stopped(which, tokens, count)
+        ended = np.flatnonzero(stopped | (count >= self._rows["limit"][which]))
+        return which[ended], stopped[ended]
 
     def result(self, row: int, reason: Literal["stop", "length", "abort"]) -> GenerateResult:
         """What row ``row`` has sampled."""
@@ -133,7 +150,7 @@ class DecodingBatch:
             routed = routed if read == len(routed) else routed[:read].copy()
         return GenerateResult(
             self.jobs[row].request.id,
-            self._tokens[row, :count].copy(),
+            self._tokens[row, CONTEXT : CONTEXT + count].copy(),
             self._logprobs[row, :count].copy(),
             self._versions[row, :count].copy(),
             reason,
@@ -159,13 +176,18 @@ class DecodingBatch:
         self.size = left
         return movers, holes
 
-    def _stopped(self, first: int) -> npt.NDArray[np.bool_]:
-        rows, stops = self._rows[first : self.size], self._stops[first : self.size]
+    def _stopped(
+        self,
+        which: npt.NDArray[np.int64],
+        tokens: npt.NDArray[np.int64],
+        count: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.bool_]:
+        stops = self._stops[which]
         width = stops.shape[2]
         if width == 1:
-            return np.asarray((stops[:, :, 0] == rows["pending"][:, None]).any(1))
-        columns = rows["count"][:, None] + np.arange(-width, 0)
-        tail = np.take_along_axis(self._tokens[first : self.size], np.maximum(columns, 0), axis=1)
+            return np.asarray((stops[:, :, 0] == tokens[:, None]).any(1))
+        columns = count[:, None] + np.arange(-width, 0)
+        tail = self._tokens[which[:, None], CONTEXT + np.maximum(columns, 0)]
         tail = np.where(columns < 0, _NO_TOKEN, tail)[:, None]
         return np.asarray(((stops == tail) | (stops == _ANY)).all(2).any(1))
 
@@ -186,9 +208,9 @@ class DecodingBatch:
 
     def _widen(self, tokens: int, stops: int, longest: int) -> None:
         """Room for ``tokens`` sampled tokens, ``stops`` stop conditions of length ``longest`` per row."""
-        missing = tokens - self._tokens.shape[1]
-        if missing > 0:
-            grow = ((0, 0), (0, max(missing, self._tokens.shape[1])))
+        had = self._logprobs.shape[1]
+        if tokens > had:
+            grow = ((0, 0), (0, max(tokens - had, had)))
             self._tokens = np.pad(self._tokens, grow)
             self._logprobs = np.pad(self._logprobs, grow)
             self._versions = np.pad(self._versions, grow)

@@ -26,8 +26,8 @@ def bucket(size: int) -> int:
 
 
 class _Step:
-    """Where the layers write in the current step, ``rows`` and ``positions`` int64 ``[rows]``, and how
-    many columns they read."""
+    """Where the layers write in the current step, ``rows`` int64 ``[rows, 1]`` and ``positions`` int64 ``[rows, tokens]``,
+    and how many columns they read."""
 
     rows: torch.Tensor
     positions: torch.Tensor
@@ -59,12 +59,12 @@ class PooledLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the step's entries ``[rows, kv_heads, 1, head_dim]``; return all up to the longest row,
+        """Store the step's entries ``[rows, kv_heads, tokens, head_dim]``; return all up to the longest row,
         ``[rows, kv_heads, columns, head_dim]``."""
         step = self._step
         rows = len(step.rows)
         for pool, states in ((self.keys, key_states), (self.values, value_states)):
-            pool[step.rows, :, step.positions] = states[:, :, 0]
+            pool[step.rows, :, step.positions] = states.transpose(1, 2)
         return self.keys[:rows, :, : step.columns], self.values[:rows, :, : step.columns]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -73,7 +73,7 @@ class PooledLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_seq_length(self) -> int:
         """Columns before this step's."""
-        return self._step.columns - 1
+        return self._step.columns - self._step.positions.shape[1]
 
     def get_max_length(self) -> int:
         """-1: grows."""
@@ -120,11 +120,12 @@ class KVPool(Cache):  # type: ignore[misc]
             layer.values[first:last, :, :columns] = values[source]
 
     def begin_step(self, positions: torch.Tensor, columns: int) -> None:
-        """Row i writes at column ``positions[i]`` (int64 ``[rows]``); all read the first ``columns``."""
+        """Row i writes at the columns ``positions[i]`` (int64 ``[rows, tokens]``); all read the first ``columns``. What lies
+        behind a row's last token is not masked for ever: the next step overwrites it, or hides it, too."""
         rows = len(positions)
         self._used = columns
         self._fit(rows, rows)
-        self._step.rows = torch.arange(rows, device=positions.device)
+        self._step.rows = torch.arange(rows, device=positions.device)[:, None]
         self._step.positions, self._step.columns = positions, columns
 
     def move(self, source: torch.Tensor, target: torch.Tensor, columns: int) -> None:

@@ -27,6 +27,15 @@ class TorchEngineConfig(ConfigModel):
         4.0, description="Memory for keys and values in GiB; requests wait when it is full."
     )
     threads: PositiveInt = Field(1, description="Number of torch threads on CPU.")
+    speculation: Literal["none", "history"] = Field(
+        "none",
+        description="Guess the next tokens of a sequence from those sampled before, and verify several in one forward pass "
+        "while that is faster; the same tokens are sampled with 'none'.",
+    )
+    history_tokens: PositiveInt = Field(
+        1 << 19,
+        description="Number of tokens that guesses are taken from, 69 bytes each; rounded up to a power of two.",
+    )
     broadcast_deadline_s: Annotated[float, Field(gt=0)] = Field(
         30.0, description="Maximum duration of a broadcast of a version, including the rendezvous."
     )

@@ -27,6 +27,7 @@ from astraflow_plugin_torch_engine.cache import TILE, Entries, KVPool, bucket
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.model import CausalModel
 from astraflow_plugin_torch_engine.sampling import sample
+from astraflow_plugin_torch_engine.speculation import Speculation
 from astraflow_plugin_torch_engine.weights import load_tensors, load_weights
 
 _MOST_PREFILL_LOGITS = 1 << 24
@@ -51,14 +52,25 @@ class DecodeLoop:
         self.model = model
         self.version = 0
         self.counters = dict.fromkeys(
-            ("tokens_generated", "prompt_tokens", "prefill_tokens", "steps"), 0
+            (
+                "tokens_generated",
+                "prompt_tokens",
+                "prefill_tokens",
+                "steps",
+                "decoded_rows",
+                "accepted_tokens",
+            ),
+            0,
         )
         self.seconds = {"decode_seconds": 0.0, "prefill_seconds": 0.0}
         self._adapters = AdapterMerger(model.folder, model.module)
         self._config = config
         self._events = events
-        self._generator = torch.Generator(model.device).manual_seed(seed)
-        self._batch = DecodingBatch(config.max_batch, model.eos)
+        self._batch = DecodingBatch(config.max_batch, model.eos, seed)
+        self._speculation: Speculation | None = None
+        if config.speculation == "history":
+            alone = model.device.type == "cpu" and config.threads == 1
+            self._speculation = Speculation(config.max_batch, config.history_tokens, alone)
         self._pool = KVPool()
         self._inbox: deque[Job | tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._waiting: list[tuple[int, int, Job]] = []
@@ -90,6 +102,7 @@ class DecodeLoop:
             "waiting": waiting,
             "version": self.version,
             **self.counters,
+            **({} if self._speculation is None else {"drafted_tokens": self._speculation.drafted}),
             **self.seconds,
         }
 
@@ -186,6 +199,7 @@ class DecodeLoop:
             item = self._inbox.popleft()
             if isinstance(item, Job):
                 self._arrivals += 1
+                item.number = self._arrivals
                 heapq.heappush(self._waiting, (item.request.priority, self._arrivals, item))
                 continue
             command, future = item
@@ -211,13 +225,15 @@ class DecodeLoop:
         started = time.perf_counter()
         first = self._batch.size
         self._batch.add(jobs)
+        if self._speculation is not None:
+            self._speculation.begin(self._batch, jobs, first)
         try:
             order = {key: number for number, key in enumerate(prompts)}
             source = np.array([order[job.request.prompt.tobytes()] for job in jobs])
             index = self.model.tensor(source)
             logits, fresh = self._prefill(first, list(prompts.values()), source)
             self._pool.store(first, fresh, index)
-            self._sample(logits[index], first)
+            self._sample(logits[index][:, None], first, None)
         except Exception as error:  # noqa: BLE001 (raised where the requests are awaited)
             self._fail(error)
         self.counters["prompt_tokens"] += sum(len(job.request.prompt) for job in jobs)
@@ -238,12 +254,17 @@ class DecodeLoop:
         )
         return found
 
-    def _decode(self) -> torch.Tensor:
+    def _decode(self, drafts: npt.NDArray[np.int64] | None) -> torch.Tensor:
+        """Logits ``[n, 1 + k, V]`` after the pending token of each row and the ``k`` drafted ones, if there are some."""
         rows, model = self._batch.rows, self.model
-        pending, positions = rows["pending"].copy(), rows["position"].copy()
+        tokens, positions = rows["pending"][:, None].copy(), rows["position"][:, None].copy()
+        if drafts is not None:
+            last = np.cumsum(np.pad(drafts >= 0, ((0, 0), (1, 0))).astype(np.int64), axis=1)
+            tokens = np.take_along_axis(np.concatenate([tokens, drafts], axis=1), last, axis=1)
+            positions = positions + last
         if not self._batch.recorded:
-            return model.decode(pending, positions, self._pool)
-        logits, routed = model.recorder.during(lambda: model.decode(pending, positions, self._pool))
+            return model.decode(tokens, positions, self._pool)
+        logits, routed = model.recorder.during(lambda: model.decode(tokens, positions, self._pool))
         self._batch.record_experts(routed)
         return logits
 
@@ -285,25 +306,72 @@ class DecodeLoop:
 
     def _step(self) -> None:
         started = time.perf_counter()
+        self.counters["decoded_rows"] += self._batch.size
         try:
-            self._sample(self._decode(), 0)
+            if self._speculation is None or self._batch.recorded:
+                self._sample(self._decode(None), 0, None)
+            else:
+                self._speculate(self._speculation)
         except Exception as error:  # noqa: BLE001 (raised where the requests are awaited)
             self._fail(error)
         self.counters["steps"] += 1
         self.seconds["decode_seconds"] += time.perf_counter() - started
 
-    def _sample(self, logits: torch.Tensor, first: int) -> None:
-        """Give the rows from ``first`` on their next token and end those that are done."""
-        tokens, logprobs = sample(logits, self._batch.rows[first:], self._generator)
-        chosen, values = tokens.cpu().numpy(), logprobs.cpu().numpy()
-        if not np.isfinite(values).all():
+    def _speculate(self, speculation: Speculation) -> None:
+        """A step with drafts, if they are worth it. What looking for them took counts against them."""
+        started = speculation.clock()
+        drafts = speculation.drafts(self._batch)
+        if drafts is None:
+            started = speculation.clock()
+        sampled = self._sample(self._decode(drafts), 0, drafts)
+        speculation.observe(sampled, drafts, speculation.clock() - started)
+
+    def _sample(
+        self, logits: torch.Tensor, first: int, drafts: npt.NDArray[np.int64] | None
+    ) -> npt.NDArray[np.int64]:
+        """Give the rows from ``first`` on their next tokens and end those that are done.
+
+        ``logits``: ``[n, 1 + k, V]``. Each place is sampled by itself from its own distribution; a row goes on to the next
+        place while what was sampled is what ``drafts`` ``[n, k]`` put there. So a draft changes how many places of a row one
+        forward pass gives, and not what is sampled. Returns the tokens of all places, int64 ``[n, 1 + k]``.
+        """
+        rows = self._batch.rows[first:]
+        size, places = logits.shape[:2]
+        if places > 1:
+            rows = np.repeat(rows, places)
+            rows["count"] += np.tile(np.arange(places), size)
+        tokens, logprobs = sample(logits.flatten(0, 1), rows)
+        chosen = tokens.cpu().numpy().reshape(size, places)
+        values = logprobs.cpu().numpy().reshape(size, places)
+        live = np.arange(size)
+        ends = []
+        for place in range(places):
+            if place:
+                assert drafts is not None
+                live = live[chosen[live, place - 1] == drafts[live, place - 1]]
+                if not len(live):
+                    break
+            self._check_finite(values[live, place])
+            self.counters["tokens_generated"] += len(live)
+            self.counters["accepted_tokens"] += len(live) if place else 0
+            ended, stopped = self._batch.record(
+                first + live, chosen[live, place], values[live, place], self.version
+            )
+            if len(ended):
+                ends.append((ended, stopped))
+                live = live[~np.isin(first + live, ended)]
+        if ends:
+            self._end(
+                np.concatenate([e for e, _ in ends]), np.concatenate([s for _, s in ends]), "length"
+            )
+        return chosen
+
+    def _check_finite(self, logprobs: npt.NDArray[np.float32]) -> None:
+        if not np.isfinite(logprobs).all():
             raise RunFailed(
                 f"engine 'torch': the logits of version {self.version} are not finite; "
                 "look for NaN in the published weights"
             )
-        self.counters["tokens_generated"] += len(chosen)
-        ended, stopped = self._batch.record(first, chosen, values, self.version)
-        self._end(ended, stopped, "length")
 
     def _end(
         self,
@@ -319,8 +387,12 @@ class DecodeLoop:
     def _drop(self, rows: npt.NDArray[np.int64]) -> None:
         if not len(rows):
             return
+        if self._speculation is not None:
+            self._speculation.remove(self._batch, rows)
         movers, holes = self._batch.remove(rows)
         if len(movers):
+            if self._speculation is not None:
+                self._speculation.move(movers, holes)
             columns = int(self._batch.rows["position"][holes].max())
             self._pool.move(self.model.tensor(movers), self.model.tensor(holes), columns)
 

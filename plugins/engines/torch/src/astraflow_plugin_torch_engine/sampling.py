@@ -13,13 +13,38 @@ SEMANTICS = LogprobSemantics(temperature=True, truncation=False)
 and min-p keep; greedy rows report the raw distribution."""
 
 
-def sample(
-    logits: torch.Tensor, rows: npt.NDArray[np.void], generator: torch.Generator
-) -> tuple[torch.Tensor, torch.Tensor]:
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_MASK = (1 << 64) - 1
+
+
+def stream_keys(seed: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """A key for the random numbers of each of an engine's requests ``numbers``: uint64 ``[n]``."""
+    start = _mixed(np.array([seed & _MASK], np.uint64) + _GAMMA)
+    return _mixed(start + (numbers.astype(np.uint64) + np.uint64(1)) * _GAMMA)
+
+
+def points(keys: npt.NDArray[np.uint64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Number ``counts[i]`` of the stream with key ``keys[i]``, in [0, 1): float64 ``[n]``.
+
+    SplitMix64 (Steele, Lea and Flood 2014), which is counter-based: what a token is drawn with depends on its request and its
+    place alone, not on which rows a forward pass has or how many tokens of each.
+    """
+    mixed = _mixed(keys + (counts.astype(np.uint64) + np.uint64(1)) * _GAMMA)
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mixed(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    state = (state ^ (state >> np.uint64(30))) * _FACTORS[0]
+    state = (state ^ (state >> np.uint64(27))) * _FACTORS[1]
+    return state ^ (state >> np.uint64(31))
+
+
+def sample(logits: torch.Tensor, rows: npt.NDArray[np.void]) -> tuple[torch.Tensor, torch.Tensor]:
     """Sample one token per row: int64 ``[n]`` and its float32 log-prob ``[n]``, on the logits' device.
 
     ``logits``: ``[n, V]``, any float type. ``rows``: ``[n]`` records with ``temperature`` (0 is greedy),
-    ``top_k``, ``top_p`` and ``min_p``.
+    ``top_k``, ``top_p``, ``min_p``, and the ``stream`` of random numbers with the ``count`` of those before.
     """
     temperature = rows["temperature"]
     greedy = temperature == 0
@@ -37,7 +62,8 @@ def sample(
         if chosen.size:
             index = torch.from_numpy(chosen).to(probs.device)
             probs[index] = truncate(probs[index], rows[chosen])
-        tokens = draw(probs, generator)
+        drawn = torch.from_numpy(points(rows["stream"], rows["count"]))
+        tokens = draw(probs, drawn.to(probs.device))
         if greedy.any():
             tokens = torch.where(
                 torch.from_numpy(greedy).to(probs.device), logprobs.argmax(-1), tokens
@@ -74,14 +100,12 @@ def truncate(probs: torch.Tensor, rows: npt.NDArray[np.void]) -> torch.Tensor:
     return kept
 
 
-def draw(probs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """One index per row of ``probs`` ``[n, V]`` (need not sum to 1) by inversion: int64 ``[n]``.
+def draw(probs: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """One index per row of ``probs`` ``[n, V]`` (need not sum to 1) by inversion at ``at``, float64 ``[n]`` in [0, 1): int64
+    ``[n]``.
 
     In float64, and strictly above the drawn point, so that a token of probability 0 is never drawn.
     """
     cumulative = probs.cumsum(-1, dtype=torch.float64)
-    point = torch.rand(
-        (len(probs), 1), dtype=torch.float64, device=probs.device, generator=generator
-    )
-    point *= cumulative[:, -1:]
+    point = at[:, None] * cumulative[:, -1:]
     return torch.searchsorted(cumulative, point, right=True)[:, 0].clamp_(max=probs.shape[-1] - 1)
