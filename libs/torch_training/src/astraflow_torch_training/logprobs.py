@@ -69,7 +69,8 @@ def _chunk(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     logits = head(hidden).float()
     if temperature != 1.0:
-        logits = logits / temperature
+        # By a tensor, as engines do: on CUDA a number becomes a factor, its inverse.
+        logits = logits / torch.full((), temperature, dtype=logits.dtype, device=logits.device)
     distribution = torch.log_softmax(logits, dim=-1)
     logprobs = distribution.gather(1, targets[:, None]).squeeze(1)
     if not with_entropy:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from astraflow_core.capabilities import CAPABILITIES, pairing_problems
+from astraflow_runtime.config.exactness import exactness_lines
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -175,6 +176,7 @@ def _of_policy(
         )
     if policy.router_replay:
         lines += _of_router_replay(where, policy, components)
+    lines += exactness_lines(where, policy, components)
     publishes = getattr(components[f"{where}.trainer"][1], "publish", "")
     if publishes == "sharded" and "sharded" not in transport.component.capabilities:
         lines.append(

@@ -95,6 +95,7 @@ def of_run(loaded: LoadedConfig, file: str) -> Iterator[Finding]:
     yield from _of_interpreters(loaded)
     yield from _of_models(loaded)
     yield from _of_experts(loaded)
+    yield from _of_agreement(loaded)
     yield from _of_data(loaded)
     yield _of_directory(Path(loaded.config.run.directory))
     yield _of_port(loaded.config.dataflow.host, loaded.config.dataflow.port)
@@ -259,6 +260,30 @@ def router_replay(name: str, model: str, folder: Path) -> Finding:
         )
     text = f"layers with experts: {layers.layers}, and {layers.top_k} of {layers.experts} experts for a token"
     return Finding("ok", where, text)
+
+
+def _of_agreement(loaded: LoadedConfig) -> Iterator[Finding]:
+    """How far the log-probs of engine and trainer may be apart: exact, or a gap that is measured."""
+    from astraflow_runtime.config.exactness import PAIRS, is_exact, mismatch_expected
+
+    every = loaded.config.run.probe_every
+    for name, policy in loaded.config.policies.items():
+        engine, trainer = (
+            loaded.components[f"policies.{name}.{kind}"][1] for kind in ("engine", "trainer")
+        )
+        if is_exact(policy):
+            text = "exact: batch_invariant on both sides, a gap of 0; "
+            text += (
+                f"each probe (every {every} updates) that finds another ends the run"
+                if every
+                else "no probe checks it, since run.probe_every is 0"
+            )
+        else:
+            text = (
+                f"measured: a gap is expected, {mismatch_expected(engine, trainer)}; exact are {PAIRS}, with "
+                "batch_invariant = true in both"
+            )
+        yield Finding("ok", f"policies.{name} mismatch", text)
 
 
 def _of_directory(directory: Path) -> Finding:

@@ -32,12 +32,17 @@ _TRUNCATION = {True: "renormalised over the tokens kept", False: "over the whole
 
 class Judge:
     """Turns what was :class:`Measured` of ``policy`` into findings. ``most``: the mean gap in nats that may
-    be."""
+    be; none if engine and trainer are to be ``exact``."""
 
     def __init__(
-        self, policy: str, semantics: LogprobSemantics, table: SamplingTable, most: float
+        self,
+        policy: str,
+        semantics: LogprobSemantics,
+        table: SamplingTable,
+        most: float,
+        exact: bool = False,
     ) -> None:
-        self._where = f"policies.{policy}"
+        self._where, self._exact = f"policies.{policy}", exact
         self._semantics, self._table, self._most = semantics, table, most
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
@@ -82,7 +87,7 @@ class Judge:
         )
         return self._finding(
             "log-probs",
-            found.fits(self._most),
+            self._agree(found),
             self._gap_message(found, raw.engine, raw.trainer),
             fix,
             found.figures,
@@ -94,10 +99,14 @@ class Judge:
             "Engine.score must give each token its log-prob given those before it, at temperature 1"
         )
         text = self._gap_message(found, scores, raw.trainer)
-        return self._finding("score", found.fits(self._most), text, fix, found.figures)
+        return self._finding("score", self._agree(found), text, fix, found.figures)
+
+    def _agree(self, found: Gap) -> bool:
+        return found.largest == 0 if self._exact else found.fits(self._most)
 
     def _gap_message(self, found: Gap, engine: list[Floats], trainer: list[Floats]) -> str:
-        text = f"engine and trainer apart by {found} (allowed {found.allowed(self._most):.2g})"
+        allowed = 0.0 if self._exact else found.allowed(self._most)
+        text = f"engine and trainer apart by {found} (allowed {allowed:.2g})"
         if found.fits(self._most):
             return text
         for by in (-1, 1):
@@ -194,7 +203,7 @@ class Judge:
             fix += ": this engine renormalises over what is kept, a trainer counts the whole vocabulary"
         elif not self._semantics.temperature and table.temperature not in (0.0, 1.0):
             fix += ": this engine reports raw log-probs, a trainer divides by the temperature"
-        good = found.fits(self._most)
+        good = self._agree(found)
         return self._finding(
             "log-probs as the run samples",
             good,

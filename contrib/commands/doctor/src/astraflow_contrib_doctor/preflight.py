@@ -26,6 +26,7 @@ from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError, UserError
 from astraflow_core.protocols.prompt_source import PromptSource
 from astraflow_core.protocols.transport import Receiver
+from astraflow_runtime.config.exactness import is_exact
 from astraflow_runtime.models.folders import resolve_models
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_runtime.raas.episodes.dry_notes import NOT_CALLED
@@ -251,7 +252,8 @@ async def _measured(
     finally:
         await asyncio.to_thread(receiver.close)
         sockets.close()
-    return list(Judge(policy, semantics, config.sampling, most).findings(measured))
+    judge = Judge(policy, semantics, config.sampling, most, is_exact(table))
+    return list(judge.findings(measured))
 
 
 def _receiver(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from astraflow_core.config.models import ConfigModel, PositiveInt
 
@@ -43,3 +43,14 @@ class TorchEngineConfig(ConfigModel):
         None,
         description="Maximum length of a sequence in tokens; default: what the model and cache_gb allow.",
     )
+    batch_invariant: bool = Field(
+        False,
+        description="Compute in an order that depends on the tokens of a sequence only, as a trainer 'torch' with this key does: "
+        "their log-probs are then bitwise equal.",
+    )
+
+    @model_validator(mode="after")
+    def _batch_invariant_in_float32(self) -> Self:
+        if self.batch_invariant and self.dtype == "bfloat16":
+            raise ValueError('batch_invariant needs dtype = "float32" (or "auto")')
+        return self

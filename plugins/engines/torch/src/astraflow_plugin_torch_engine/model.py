@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from astraflow_core.errors import UserError
 from astraflow_plugin_torch_engine.cache import TILE, Entries, KVPool
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
+from astraflow_torch_weights.batch_invariant import make_batch_invariant
 from astraflow_torch_weights.device import engine_device
 from astraflow_torch_weights.routers import RouterRecorder
 
@@ -42,13 +43,15 @@ class CausalModel:
         try:
             hf = AutoConfig.from_pretrained(folder)
             module: Any = AutoModelForCausalLM.from_pretrained(
-                folder, config=hf, dtype=_dtype(config.dtype, self.device)
+                folder, config=hf, dtype=_dtype(config, self.device)
             )
         except (OSError, ValueError) as error:
             raise UserError(
                 f"engine 'torch' cannot load {folder} as a Hugging Face causal LM: {error}"
             ) from error
         self.module = module.to(self.device).requires_grad_(False).eval()
+        if config.batch_invariant:
+            make_batch_invariant(self.module, "engine 'torch'")
         self.recorder = RouterRecorder(self.module)
         text = hf.get_text_config(decoder=True)
         self.vocab = int(text.vocab_size)
@@ -133,10 +136,11 @@ class CausalModel:
         return torch.from_numpy(array).to(self.device)
 
 
-def _dtype(name: str, device: torch.device) -> Any:
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else "auto"
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+def _dtype(config: TorchEngineConfig, device: torch.device) -> Any:
+    if config.dtype == "auto":
+        exact = device.type == "cpu" or config.batch_invariant
+        return torch.float32 if exact else "auto"
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
 
 
 def _eos(*candidates: int | list[int] | None) -> tuple[int, ...]:

@@ -40,6 +40,7 @@ from astraflow_torch_training.optimizer import (
     set_lr,
 )
 from astraflow_torch_training.trees import check_trees, obstacle_to_trees
+from astraflow_torch_weights.batch_invariant import make_batch_invariant
 from astraflow_training.layouts import cut, layout_for
 from astraflow_training.micro_batches import MicroBatch, check_context
 from astraflow_training.schedule import lr_factor
@@ -79,7 +80,8 @@ class TorchTrainer:
         attention = attention_of(self._config, device)
         # A mask of all pairs costs little beside the arithmetic of a CPU, and much memory of a GPU.
         trees = device.type == "cpu" and attention != "flash_attention_2"
-        self._layout = layout_for(self._config.layout, attention, trees)
+        layout = "bucketed" if self._config.batch_invariant else self._config.layout
+        self._layout = layout_for(layout, attention, trees)
         self._budget = self._config.micro_batch_tokens or MICRO_BATCH_TOKENS[device.type]
         self._source, self._total_steps = model, total_steps
         self._model = self._loaded(model, device, attention, self._config.gradient_checkpointing)
@@ -348,6 +350,8 @@ class TorchTrainer:
         self, folder: Path, device: torch.device, attention: str, checkpointing: bool
     ) -> CausalLM:
         model = load_model(folder, device, attention, checkpointing, self._autocast)
+        if self._config.batch_invariant:
+            make_batch_invariant(model.whole, "trainer 'torch'")
         parts = model.backbone, model.whole.config, device
         with model.precision():
             if self._config.layout == "tree":

@@ -47,6 +47,8 @@ class Probes:
     It also scores the rows of the last probe again. An engine whose log-probs of them did not move, where the trainer's
     did, still computes with the earlier weights, whatever it reports: its host is killed, so that the next one loads
     all weights anew. If that happens :data:`MOST_STILL` times in a row, :meth:`run` raises :class:`RunFailed`.
+
+    ``exact``: the policies whose engine and trainer are to agree bitwise; it raises :class:`RunFailed` if one does not.
     """
 
     def __init__(
@@ -54,8 +56,10 @@ class Probes:
         replicas: Mapping[str, Replicas],
         deadline_s: float,
         devices: Devices = OWN_DEVICES,
+        exact: frozenset[str] = frozenset(),
     ) -> None:
         self._replicas, self._deadline_s, self._devices = replicas, deadline_s, devices
+        self._exact = exact
         self._due: dict[str, AnnouncementMessage] = {}
         self._measured: dict[str, dict[int, Gap]] = {}
         self._version: dict[str, int] = {}
@@ -102,7 +106,8 @@ class Probes:
         return found
 
     async def run(self) -> None:
-        """Measure until cancelled; :class:`RunFailed` if new weights do not reach an engine."""
+        """Measure until cancelled; :class:`RunFailed` if new weights do not reach an engine, or log-probs that are to be
+        equal are not."""
         while True:
             self._changed.clear()
             for policy, announcement in list(self._due.items()):
@@ -143,6 +148,8 @@ class Probes:
         if self._version.get(policy) != version:
             self._measured[policy], self._version[policy] = {}, version
         self._measured[policy][replica.number] = found
+        if policy in self._exact and found.largest != 0:
+            raise RunFailed(_inexact(engine.label, version, found, asked))
         if before is not None and asked.moved >= LEAST_MOVED:
             self._check_arrived(engine, version, before, gap(again, before.logprobs).mean, asked)
 
@@ -178,6 +185,17 @@ class Probes:
             found.append(scored[sampled[row]])
             start += length
         return found
+
+
+def _inexact(who: str, version: int, found: Gap, asked: Probe) -> str:
+    sampled, start = columns_of(asked)[1], sum(asked.lengths[: found.row])
+    position = int(np.flatnonzero(sampled[start:])[found.position])
+    return (
+        f"log-probs of engine and trainer are not equal, which batch_invariant = true demands: version {version} of {who} "
+        f"gives {found.engine:.9g} for the token at position {position} of row {found.row} of the probe, the trainer "
+        f"{found.trainer:.9g}; the mean over {found.tokens} tokens is {found.mean:.2g}. Run both on the same kind of processor "
+        "with the same versions of torch and transformers, or leave batch_invariant out"
+    )
 
 
 def _sampled(asked: Probe, values: Floats) -> list[Floats]:
