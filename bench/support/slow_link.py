@@ -1,9 +1,10 @@
 """A long, narrow link between two network namespaces of this host, with the kernel's own TCP at both ends.
 
-    python -m bench.support.slow_link FILE MEGABYTES_PER_S ROUND_TRIP_MS
+    python -m bench.support.slow_link FILE MEGABYTES_PER_S ROUND_TRIP_MS [NUMBER NAMESPACE]
 
 Two TUN devices, one in each namespace, are joined by a queue that delays and paces packets: kernels without
-``netem`` have these too. Ends at SIGTERM. Needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN.
+``netem`` have these too. With NUMBER and NAMESPACE its first end is in that namespace, which has the first end of
+another link, and whoever is at its second end reaches the address of that one too. Ends at SIGTERM. Needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from bench.support.processes import announce
 
 ADDRESSES = ("10.98.0.1", "10.98.0.2")
-"""Of the two ends."""
+"""Of the two ends of the first link; those of a further one are 10.98.NUMBER.1 and .2."""
 MTU = 9000
 FIRST_WINDOW = 2
 """Packets of the first window: 18 kB, about the 10 packets of 1460 bytes of an ordinary link."""
@@ -55,15 +56,20 @@ def possible() -> bool:
 class Link:
     """Both ends; ``namespaces`` are files to give to :func:`enter` while this process lives."""
 
-    def __init__(self, megabytes_per_s: float, round_trip_ms: float) -> None:
+    def __init__(
+        self, megabytes_per_s: float, round_trip_ms: float, number: int = 0, near: str = ""
+    ) -> None:
         self._rate, self._half = megabytes_per_s * 1e6, round_trip_ms / 2000
         self._devices: list[int] = []
         self.namespaces: list[str] = []
         for end in range(2):
-            _call("unshare", _CLONE_NEWNET)
+            if near and end == 0:
+                enter(near)
+            else:
+                _call("unshare", _CLONE_NEWNET)
             namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
             self.namespaces.append(f"/proc/{os.getpid()}/fd/{namespace}")
-            self._devices.append(_device(end))
+            self._devices.append(_device(end, number))
         self._queues: list[deque[tuple[float, bytes]]] = [deque(), deque()]
         self._free = [0.0, 0.0]
 
@@ -94,16 +100,19 @@ class Link:
             self._queues[end].append((self._free[end] + self._half, packet))
 
 
-def _device(end: int) -> int:
+def _device(end: int, number: int) -> int:
     """A TUN device in this thread's namespace, with its address and route."""
+    name = f"wan{number}"
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-    fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH", b"wan0", _TUN_WITHOUT_HEADER))
-    here, there = ADDRESSES[end], ADDRESSES[1 - end]
+    fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH", name.encode(), _TUN_WITHOUT_HEADER))
+    addresses = [address.replace("98.0.", f"98.{number}.") for address in ADDRESSES]
+    here, there = addresses[end], addresses[1 - end]
+    reached = {there} if end == 0 else {there, ADDRESSES[0]}
     for command in (
         "link set lo up",
-        f"address add {here} peer {there} dev wan0",
-        f"link set wan0 mtu {MTU} txqueuelen 20000 up",
-        f"route replace {there} dev wan0 src {here} initcwnd {FIRST_WINDOW}",
+        f"address add {here} peer {there} dev {name}",
+        f"link set {name} mtu {MTU} txqueuelen 20000 up",
+        *(f"route replace {to} dev {name} src {here} initcwnd {FIRST_WINDOW}" for to in reached),
     ):
         subprocess.run(["ip", *command.split()], check=True, timeout=30)
     return device
@@ -117,7 +126,8 @@ def _call(name: str, *arguments: int) -> None:
 
 def main() -> int:
     """Entry point."""
-    link = Link(float(sys.argv[2]), float(sys.argv[3]))
+    number, near = (int(sys.argv[4]), sys.argv[5]) if len(sys.argv) > 4 else (0, "")
+    link = Link(float(sys.argv[2]), float(sys.argv[3]), number, near)
     announce(Path(sys.argv[1]), " ".join(link.namespaces))
     link.carry()
     return 0
