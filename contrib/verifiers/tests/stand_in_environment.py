@@ -54,6 +54,8 @@ class StandIn:
             raise KeyError("no such door")
         if self._does == "refuses":
             raise Refusal("tool_call_error", "the box is gone")
+        if self._does == "leaks":
+            bytearray(1 << 30)
         if self._does == "dies":
             os._exit(7)
         if self._does == "exits":

@@ -90,6 +90,12 @@ def test_a_failure_has_its_kind_and_is_no_reward(tmp_path: Path, python: str) ->
         assert error.kind == kind and text in error.reason
 
 
+def test_an_episode_that_takes_too_much_memory_fails_alone(tmp_path: Path, python: str) -> None:
+    leaking, other = played(tmp_path, python, prompt(does="leaks"), prompt(), worker_memory_mb=1000)
+    assert isinstance(leaking, EnvironmentFailed) and "MemoryError" in leaking.reason
+    assert isinstance(other, Trajectory), "it plays in the same process"
+
+
 def test_a_worker_that_dies_or_blocks_is_replaced(tmp_path: Path, python: str) -> None:
     async def run() -> None:
         policies = ScriptedPolicies(["p", "q"])

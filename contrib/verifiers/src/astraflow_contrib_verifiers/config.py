@@ -75,6 +75,10 @@ class VerifiersWorkflowConfig(GatewayKeys, WorkerKeys):
     workers: PositiveInt = Field(
         1, description="Processes of a RaaS that play, each with many episodes at once."
     )
+    worker_memory_mb: OrNone[PositiveInt] = Field(
+        None,
+        description="Address space of such a process, in MiB; 'none': no bound. An episode that needs more fails.",
+    )
     max_calls: PositiveInt = Field(
         200,
         description="Maximum requests of a role per episode; further ones are rejected because the budget is spent.",

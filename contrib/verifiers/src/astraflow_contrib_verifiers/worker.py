@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from astraflow_contrib_verifiers.config import WorkerKeys
+from astraflow_contrib_verifiers.config import VerifiersWorkflowConfig
 from astraflow_contrib_verifiers.interpreter import command, variables
 from astraflow_contrib_verifiers.prompts import WorkerFailure
 from astraflow_core.errors import EnvironmentFailed
@@ -56,7 +56,7 @@ class _Process:
 class Worker:
     """Plays any number of episodes at once, in a process that is started when it is needed, and again if it has ended."""
 
-    def __init__(self, keys: WorkerKeys) -> None:
+    def __init__(self, keys: VerifiersWorkflowConfig) -> None:
         self._keys = keys
         self._sockets = socket_folder()
         self._processes = ReapedProcesses()
@@ -129,7 +129,13 @@ class Worker:
         started = await kept.enter_async_context(self._processes.under(key))
         try:
             process = subprocess.Popen(
-                command(self._keys, WHO, "serve", self._address),
+                command(
+                    self._keys,
+                    WHO,
+                    "serve",
+                    self._address,
+                    str(self._keys.worker_memory_mb or 0),
+                ),
                 env=variables(self._keys, {reaper.VARIABLE: key}),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,

@@ -1,4 +1,4 @@
-"""``python __main__.py tasks`` tells the tasks of an environment, ``… serve SOCKET`` plays episodes.
+"""``python __main__.py tasks`` tells the tasks of an environment, ``… serve SOCKET MIB`` plays episodes.
 
 It is run as a file by an interpreter that has not installed this distribution, and must not find what stands beside it.
 """

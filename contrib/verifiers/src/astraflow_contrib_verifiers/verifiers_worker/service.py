@@ -1,8 +1,8 @@
 """The protocol of a worker: a line of JSON in, a line of JSON out.
 
 ``tasks`` reads a :class:`Spec` with ``skip`` and ``size`` on its standard input and writes ``{"roles", "tasks"}``. ``serve``
-listens at a Unix socket; a connection is an episode, and whoever closes it cancels that. A reply is what the environment says of
-the episode, or ``{"failed": {"kind", "reason"}}``.
+listens at a Unix socket, with so many MiB of address space (0: no bound); a connection is an episode, and whoever closes it
+cancels that. A reply is what the environment says of the episode, or ``{"failed": {"kind", "reason"}}``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -93,7 +94,10 @@ def main(arguments: list[str], load: Load) -> int:
         with os.fdopen(said, "w", encoding="utf-8") as out:
             json.dump(reply, out)
         return 0
-    asyncio.run(_serve(arguments[1], load))
+    _, address, memory_mb = arguments
+    if limit := int(memory_mb) << 20:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    asyncio.run(_serve(address, load))
     return 0
 
 
