@@ -79,7 +79,8 @@ def test_replayed_rows_save_rollouts_and_filters_cost_some() -> None:
     filtered = made("run.max_staleness=3", 'policies.solver.data=[{ use = "dynamic_sampling" }]')
     refused = sum(filtered["refused"].values()) * 4
     left = filtered["points"][-1]["rollouts"] - refused - 64
-    assert refused > 0 and 0 <= left < 16
+    # Less than a batch was there when the last rows were begun, eight groups at once.
+    assert refused > 0 and 0 <= left < 16 + 8 * 4
 
 
 def test_a_run_whose_policies_keep_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
