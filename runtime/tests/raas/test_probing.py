@@ -29,7 +29,8 @@ ASKED = Probe(
 class Scene:
     """An engine that serves ``version`` and scores each token by its number, and its probes."""
 
-    def __init__(self) -> None:
+    def __init__(self, exact: frozenset[str] = frozenset()) -> None:
+        self.scores = {3: [0, -1, -2.5], 2: [0, -3]}
         self.version: int | None = 1
         self.asked: list[list[int]] = []
         self.during = lambda: None
@@ -38,13 +39,13 @@ class Scene:
         engine = LocalEngine()
         engine.host.client.score = self.score
         engine.host.kill = self.killed.append
-        self.probes = Probes({"solver": replicas_of(engine, serving=lambda: self.version)}, 5.0)
+        replicas = {"solver": replicas_of(engine, serving=lambda: self.version)}
+        self.probes = Probes(replicas, 5.0, exact=exact)
 
     async def score(self, tokens, deadline_s):
         self.asked.append(tokens.tolist())
         self.during()
-        scores = {3: [0, -1, -2.5], 2: [0, -3]}[len(tokens)]
-        return np.array(scores, np.float32) + self.loaded
+        return np.array(self.scores[len(tokens)], np.float32) + self.loaded
 
     def after(self, *steps) -> list[float | None]:
         """The version measured last, after each step was taken and looked at."""
@@ -158,3 +159,31 @@ def test_a_trainer_that_hardly_moved_or_compares_with_another_version_kills_no_e
     scene = Scene()
     assert scene.after(scene.hear(1), scene.hear(2, moved(since, nats)), scene.serve(2))[-1] == 2
     assert scene.killed == []
+
+
+def test_log_probs_that_are_to_be_equal_end_the_run_by_name_if_they_are_not() -> None:
+    scene = Scene(exact=frozenset({"solver"}))
+    with pytest.raises(RunFailed) as caught:
+        scene.after(scene.hear(1))
+    said = str(caught.value)
+    assert "version 1 of " in said and "gives -2.5 for the token at position 2 of row 0" in said
+    assert "the trainer -2;" in said and "batch_invariant" in said
+
+
+@pytest.mark.parametrize("other", [np.nextafter(np.float32(-3), np.float32(0)), np.nan])
+def test_the_smallest_difference_is_one(other: float) -> None:
+    """Of the last token of the second row: in the row, not among the sampled tokens, is its position counted."""
+    scene = Scene(exact=frozenset({"solver"}))
+    trainer = np.array([0, -1, -2.5, 0, -3], np.float32)
+    scene.scores[2] = [0, other]
+    asked = replace(ASKED, logprobs=trainer.astype("<f4").tobytes())
+    with pytest.raises(RunFailed, match="at position 1 of row 1 of the probe"):
+        scene.after(scene.hear(1, asked))
+
+
+def test_log_probs_that_are_equal_go_on() -> None:
+    scene = Scene(exact=frozenset({"solver"}))
+    trainer = np.array([0, -1, -2.5, 0, -3], np.float32)
+    asked = replace(ASKED, logprobs=trainer.astype("<f4").tobytes())
+    assert scene.after(scene.hear(1, asked)) == [1]
+    assert scene.probes.figures()["solver/probe_largest"] == 0.0

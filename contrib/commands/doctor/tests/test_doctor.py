@@ -22,6 +22,9 @@ from astraflow_runtime.raas.episodes import dry_process
 from astraflow_runtime.raas.episodes.dry_process import BLOCKS, VARIABLE
 from astraflow_tiny_model.folder import write_tiny_model
 
+QUICKSTART = Path(__file__).resolve().parents[4] / "examples" / "quickstart.toml"
+EXACT = tuple(f"policies.solver.{side}.batch_invariant=true" for side in ("engine", "trainer"))
+
 
 def findings(
     capsys: pytest.CaptureFixture[str], code: int, *arguments: str
@@ -111,6 +114,24 @@ def test_router_replay_needs_a_model_with_experts(
     assert later.level == "ok" and "when it is resolved" in later.text
     resolved = with_policy(unresolved, replayed).config
     assert [f.level for f in preflight._of_experts(unresolved, resolved)] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), "measured: a gap is expected, about 1e-6 nats in float32"),
+        (("policies.solver.engine.dtype=bfloat16",), "measured: a gap is expected, about 1e-3"),
+        (EXACT, "exact: batch_invariant on both sides, a gap of 0; no probe checks it"),
+        ((*EXACT, "run.probe_every=5"), "each probe (every 5 updates) that finds another ends"),
+    ],
+)
+def test_which_agreement_of_engine_and_trainer_is_in_force(
+    overrides: tuple[str, ...], expected: str
+) -> None:
+    loaded = load_config(QUICKSTART, overrides)
+    (finding,) = diagnosis._of_agreement(loaded)
+    assert finding.level == "ok" and finding.subject == "policies.solver mismatch"
+    assert expected in finding.text
 
 
 def test_a_hook_with_a_wrong_name_leads_to_what_helps(

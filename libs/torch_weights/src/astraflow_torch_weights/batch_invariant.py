@@ -148,10 +148,13 @@ def _in_rows(x: torch.Tensor) -> torch.Tensor:
 
 def _products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Of float32 ``[n, ROWS, K]`` and ``[n, K, N]``: ``[n, ROWS, N]``, each product by itself."""
-    count = len(left)
     if left.device.type == "cpu":
         return torch.bmm(left, right)
-    parts = []
+    return _in_equal_calls(left, right)
+
+
+def _in_equal_calls(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    count, parts = len(left), []
     for first in range(0, count, PRODUCTS):
         ours, theirs = left[first : first + PRODUCTS], right[first : first + PRODUCTS]
         missing = PRODUCTS - len(ours)
@@ -191,6 +194,10 @@ def _shared_product(blocks: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Each of ``[n, ROWS, K]`` times ``weight.T``, ``[N, K]``."""
     if blocks.device.type == "cpu":
         return torch.bmm(blocks, weight.T[None].expand(len(blocks), -1, -1))
+    return _one_by_one(blocks, weight)
+
+
+def _one_by_one(blocks: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.stack([block @ weight.T for block in blocks])
 
 
@@ -328,10 +335,14 @@ class _FixedRows:
         own: Callable[[torch.Tensor], torch.Tensor] = super().forward  # type: ignore[misc]
         if x.device.type == "cpu":
             return own(x)
-        rows = x.reshape(-1, x.shape[-1])
-        padded = functional.pad(rows, (0, 0, 0, -len(rows) % NORM_ROWS))
-        found = torch.cat([own(part) for part in torch.split(padded, NORM_ROWS)])
-        return found[: len(rows)].view(x.shape)
+        return _in_fixed_rows(own, x)
+
+
+def _in_fixed_rows(own: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    rows = x.reshape(-1, x.shape[-1])
+    padded = functional.pad(rows, (0, 0, 0, -len(rows) % NORM_ROWS))
+    found = torch.cat([own(part) for part in torch.split(padded, NORM_ROWS)])
+    return found[: len(rows)].view(x.shape)
 
 
 def _norm_class(loaded: type) -> type:

@@ -41,7 +41,9 @@ def exactness_lines(
                 f"{where}.{kind}: {reason}, which {use!r} cannot give; the pairs that can: {PAIRS}; name that pair, or "
                 f"leave {KEY} out"
             )
-    devices = [table.options.get("device", "auto") for table in sides.values()]
+    devices = [
+        str(table.options.get("device", "auto")).partition(":")[0] for table in sides.values()
+    ]
     if asked and devices[0] != devices[1]:
         lines.append(
             f"{where}.engine.device: {KEY} needs the same kind of device on both sides, not {devices[0]!r} and "
