@@ -31,6 +31,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "astraflow_wire.host.disk",
         "astraflow_wire.decoding",
         "astraflow_wire.host.private_folder",
+        "astraflow_wire.images.parts",
     ),
     "Components that are made of others": ("astraflow_core.nested",),
     "Data policies": ("astraflow_policy_tools.*",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from astraflow_contrib_prompts.config import (
 )
 from astraflow_contrib_prompts.csv_file import Csv
 from astraflow_contrib_prompts.jsonl import JsonLines
+from astraflow_contrib_prompts.messages import text_of
 from astraflow_core.errors import PromptError
 from astraflow_core.types import ComponentContext, Prompt, RunInfo
+from astraflow_testing.pictures import picture
 
 CONTEXT = ComponentContext(RunInfo("t", 0, 1, 0, ("p",), Path()), "dataflow", "", 0, Path())
 ROW = {"q": "2+2?", "meta": {"level": 3, "answers": ["4", "four"]}, "rest": [1]}
@@ -78,7 +81,7 @@ def test_keys_may_lead_into_a_row_and_templates_have_places_for_values(tmp_path:
     assert named == Prompt("7", {"prompt": "x", "answer": ""})
 
 
-def test_messages_are_texts_and_images_are_refused(tmp_path: Path) -> None:
+def test_messages_are_texts_or_parts_with_images(tmp_path: Path) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
     messages = [
@@ -88,9 +91,17 @@ def test_messages_are_texts_and_images_are_refused(tmp_path: Path) -> None:
     ]
     (prompt,) = jsonl(tmp_path, {"prompt": messages}, answer_key="")
     assert prompt.data["prompt"] == [{"role": "user", "content": "ab"}, *messages[1:]]
-    image = {"type": "image_url", "image_url": {"url": "x"}}
+    picture_url = "data:image/png;base64," + base64.b64encode(picture(1)).decode()
+    image = {"type": "image_url", "image_url": {"url": picture_url}}
+    (seen,) = jsonl(
+        tmp_path, {"prompt": [{"role": "user", "content": [image, *parts]}]}, answer_key=""
+    )
+    assert seen.data["prompt"] == [{"role": "user", "content": [image, *parts]}]
+    assert text_of(seen.data).endswith("'}ab") and picture_url in text_of(seen.data)
+    away = {"type": "image_url", "image_url": {"url": "https://host/x.png"}}
     wrong = {
-        "part of type 'image_url': policies read text only": [{"role": "user", "content": [image]}],
+        "an image at the address 'https://host'": [{"role": "user", "content": [away]}],
+        "a part of type 'video_url'": [{"role": "user", "content": [{"type": "video_url"}]}],
         "a part of content that is not text": [{"role": "user", "content": [{"type": "file"}]}],
         "whose content is None": [{"role": "user", "content": None}],
         "whose role is 3": [{"role": 3, "content": "x"}],

@@ -18,6 +18,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "lora": "loads adapters as separate weights",
         "frozen": "never changes its weights (judge, teacher, opponent)",
         "router_replay": "returns the experts chosen for each token of a model that has some",
+        "images": "reads images at their placeholders in a prompt, and in tokens to score",
     },
     "trainer": {
         "entropy": "gives the token entropy of the current policy to the loss",
@@ -35,6 +36,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "lora": "trains adapters",
         "gradients": "adds up gradients of batches and makes optimizer steps when it is told",
         "router_replay": "imposes the experts recorded while sampling on the model that it trains",
+        "images": "trains on sequences with images",
     },
     "algorithm": {
         "entropy": "may need the token entropy",

@@ -54,7 +54,7 @@ def test_a_batch_has_the_keys_and_buffers_that_are_documented(units: bool) -> No
         ("logprobs", "rewards", "group_mean", "group_std"), one.astype(np.float32)
     )
     given |= {"id": "p-0", "policy": "p", "version": 0, "temperature": 1.0, "source": ""}
-    given |= {"loss_mask": off, "group": one, "trajectory": one}
+    given |= {"loss_mask": off, "group": one, "trajectory": one, "images": ()}
     given["units"] = Units(**zeros(UNIT_COLUMNS, 1, 0)) if units else None
     fields = Batch.__dataclass_fields__
     sound = encode_batch(Batch(**{name: given[name] for name in given if fields[name].init}))

@@ -19,7 +19,7 @@ from astraflow_core.config.load import component_context
 from astraflow_core.config.models import DataPolicyTable, RunConfig
 from astraflow_core.errors import PluginError
 from astraflow_core.protocols.data_policy import Scale
-from astraflow_core.types import Batch, Group, Prompt, Trajectory
+from astraflow_core.types import Batch, Group, Images, Prompt, Trajectory
 from astraflow_core.types import Sequence as TokenSequence
 from astraflow_core.types.generation import RoutedExperts
 from astraflow_runtime.dataflow.flow import Dataflow
@@ -57,6 +57,8 @@ from astraflow_wire.messages import (
 sys.path.insert(0, str(Path(__file__).parent))
 
 from picture import picture
+
+PLACEHOLDER = 999
 
 
 class Prompts:
@@ -123,23 +125,29 @@ def group_body(
     turn_rewards: Mapping[int, float] | None = None,
     turn_states: Mapping[int, int | str] | None = None,
     routed: Sequence[RoutedExperts | None] = (),
+    seen: Sequence[Images] = (),
 ) -> bytes:
-    """A push with one trajectory for each reward, and each of ``routed``; the last three tokens of a sequence are trained, the
-    token ids tell trajectory and position."""
+    """A push with one trajectory for each reward, and each of ``routed`` and ``seen``; the last three tokens of a sequence are
+    trained, the token ids tell trajectory and position, and are :data:`PLACEHOLDER` where there is an image."""
     versions = [version] * len(rewards) if isinstance(version, int) else list(version)
     trajectories = []
     for number, (reward, sampled) in enumerate(zip(rewards, versions, strict=True)):
         mask = np.arange(length) >= max(1, length - 3)
+        tokens = np.arange(length, dtype=np.int32) + 100 * number
+        images = seen[number] if seen else ()
+        for image in images:
+            tokens[image.start : image.end] = PLACEHOLDER
         sequences = tuple(
             TokenSequence(
                 policy,
-                np.arange(length, dtype=np.int32) + 100 * number,
+                tokens,
                 mask & trained,
                 np.where(mask, -0.5, 0.0).astype(np.float32),
                 np.where(mask, sampled, -1).astype(np.int32),
                 turn_rewards=turn_rewards,
                 turn_states=turn_states,
                 routed_experts=routed[number] if routed else None,
+                images=images,
             )
             for policy in policies
         )

@@ -1,16 +1,17 @@
-"""Prompts as a file has them: text, or chat messages of text."""
+"""Prompts as a file has them: text, or chat messages of text and images."""
 
 from __future__ import annotations
 
 from typing import Any
 
-_IMAGES = frozenset(
-    {"image", "image_url", "input_image", "video", "video_url", "audio", "input_audio"}
-)
+from astraflow_wire.images.parts import image_of
+
+_OTHERS = frozenset({"image", "input_image", "video", "video_url", "audio", "input_audio"})
 
 
 def checked_prompt(value: Any) -> str | list[dict[str, Any]]:
-    """The prompt, messages with their content as one text each; raises :class:`ValueError` with the reason if it is invalid."""
+    """The prompt, messages with their content as one text each, or as a list of parts where there are images; raises
+    :class:`ValueError` with the reason if it is invalid."""
     if isinstance(value, str):
         if not value:
             raise ValueError("is empty")
@@ -28,29 +29,50 @@ def _message(message: Any) -> dict[str, Any]:
     return {**message, "content": _content(message)}
 
 
-def _content(message: dict[str, Any]) -> str | None:
+def _content(message: dict[str, Any]) -> str | list[dict[str, Any]] | None:
     content = message["content"]
     if isinstance(content, str) or (content is None and message.get("tool_calls")):
         return content
     if not isinstance(content, list):
         raise ValueError(f"has a message whose content is {content!r:.40}; expected a string")
-    texts = []
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind in _IMAGES:
-            raise ValueError(
-                f"has a part of type {kind!r}: policies read text only; leave such rows out of the file"
-            )
-        if kind != "text" or not isinstance(part.get("text"), str):
-            raise ValueError(f"has a part of content that is not text: {part!r:.60}")
-        texts.append(part["text"])
-    return "".join(texts)
+    parts = [_part(part) for part in content]
+    if any(part["type"] != "text" for part in parts):
+        return parts
+    return "".join(part["text"] for part in parts)
+
+
+def _part(part: Any) -> dict[str, Any]:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in _OTHERS:
+        raise ValueError(
+            f"has a part of type {kind!r}: policies read text and images of type 'image_url' only; leave such rows out of the "
+            "file"
+        )
+    if kind == "image_url":
+        place = part.get("image_url")
+        try:
+            image_of(place.get("url") if isinstance(place, dict) else place)
+        except ValueError as error:
+            raise ValueError(f"has {error}") from error
+        return dict(part)
+    if kind != "text" or not isinstance(part.get("text"), str):
+        raise ValueError(f"has a part of content that is not text: {part!r:.60}")
+    return dict(part)
 
 
 def text_of(data: dict[str, Any]) -> str:
-    """The text of a prompt's data, of messages one after the other; empty if it has none."""
+    """The text of a prompt's data, of messages one after the other; empty if it has none. An image has its address as text,
+    so that the same question about another image is another text."""
     prompt = data.get("prompt")
     if isinstance(prompt, list):
         contents = [message.get("content") for message in prompt if isinstance(message, dict)]
-        return "\n".join(content for content in contents if isinstance(content, str))
+        texts = (
+            "".join(map(_text_of_part, content)) if isinstance(content, list) else content
+            for content in contents
+        )
+        return "\n".join(text for text in texts if isinstance(text, str))
     return prompt if isinstance(prompt, str) else ""
+
+
+def _text_of_part(part: dict[str, Any]) -> str:
+    return str(part["text"]) if part.get("type") == "text" else str(part.get("image_url"))

@@ -303,6 +303,7 @@ class PolicyTable(ConfigModel):
         default=False,
         description="Record the experts chosen while sampling and impose them in training.",
     )
+    images: bool = Field(default=False, description="Accept images in prompts and train on them.")
 
 
 class RaasTable(ConfigModel):

@@ -13,6 +13,7 @@ from astraflow_core.types import (
     Bucket,
     GenerateRequest,
     GenerateResult,
+    Images,
     LogprobSemantics,
     Rendezvous,
     WeightSource,
@@ -81,6 +82,15 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """End all requests and free everything; further calls are errors."""
+
+
+class ReadsImages(Protocol):
+    """What an :class:`Engine` with capability ``images`` offers beside."""
+
+    async def score_images(
+        self, tokens: npt.NDArray[np.int32], images: Images
+    ) -> npt.NDArray[np.float32]:
+        """As :meth:`Engine.score`, of tokens among which are the placeholders of ``images``."""
 
 
 class DirectEngine(Engine, Protocol):

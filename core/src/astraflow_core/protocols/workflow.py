@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.types import Completion, GenerateResult, Prompt, Sampling, Trajectory
+from astraflow_core.types import Completion, GenerateResult, Images, Prompt, Sampling, Trajectory
 from astraflow_core.types import Sequence as TokenSequence
 
 Messages = Sequence[Mapping[str, Any]]
@@ -65,6 +65,16 @@ class PolicyEngine(Protocol):
         self, messages: Messages | str, add_generation_prompt: bool = True
     ) -> npt.NDArray[np.int32]:
         """Token ids of chat messages by the model's template (quoted special tokens stay text), or of a string as it is."""
+
+    def render_images(
+        self, messages: Messages, add_generation_prompt: bool = True
+    ) -> tuple[npt.NDArray[np.int32], Images]:
+        """As :meth:`render`, of messages with images: content may be a list of parts, ``{"type": "text", "text"}`` or
+        ``{"type": "image_url", "image_url": {"url"}}`` with a ``data:`` URL. :class:`astraflow_core.errors.UserError` for an
+        image that cannot be read, and for any if the policy has not ``images = true``."""
+
+    def with_images(self, images: Images) -> PolicyEngine:
+        """The same policy, which sees ``images`` at their places in all tokens that it is given from now on."""
 
     def chat_text(
         self, messages: Messages, add_generation_prompt: bool = True, tools: Tools = ()

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from astraflow_core.types.columns import Column, columns_of
 from astraflow_core.types.generation import RoutedExperts
+from astraflow_core.types.images import Images, images_of_rows
 from astraflow_core.types.named_rewards import NamedRewards
 from astraflow_core.types.trajectory import NOT_SAMPLED
 from astraflow_core.types.turns import GroupTurns
@@ -37,6 +38,8 @@ class Batch:
 
     ``routed_experts`` ``[N, layers, top_k]``, if a row has such: see :data:`~astraflow_core.types.generation.RoutedExperts`. A trainer with
     capability ``router_replay`` imposes them on the policy that it trains, not on a reference model.
+
+    ``images``, if rows have such, by their places among the ``N`` tokens. Only a trainer with capability ``images`` gets any.
 
     ``version`` is the version that the batch will update: a row's staleness is ``version`` minus the
     smallest version of its trained tokens. ``temperature`` is the sampling temperature that the behaviour
@@ -147,6 +150,7 @@ class Batch:
         ),
     ] = None
     routed_experts: RoutedExperts | None = None
+    images: Images = ()
     reference: FilledIn = None
     proximal: FilledIn = None
     current: FilledIn = None
@@ -202,6 +206,8 @@ class Batch:
                 changed[column.name] = value[rows if column.per == "row" else tokens]
         if self.routed_experts is not None:
             changed["routed_experts"] = self.routed_experts[tokens]
+        if self.images:
+            changed["images"] = images_of_rows(self.images, self.offsets, rows.tolist())
         if self.units is not None:
             changed["units"] = self.units.take(rows)
         if self.named_rewards is not None:

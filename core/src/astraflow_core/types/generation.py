@@ -8,6 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from astraflow_core.types.images import Images
+
 FinishReason = Literal["stop", "length", "abort"]
 RoutedExperts = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 """The experts that a model chose: ``[tokens, layers, top_k]`` ids, for each token that the model read, and so for the hidden
@@ -53,7 +55,8 @@ class GenerateRequest:
     ``prompt``: int32 ``[P]``, P ≥ 1. ``session`` routes related requests to the same cache, lower
     ``priority`` is served first. With ``pinned_version`` every token must come from that version: an
     engine that serves another one raises :class:`astraflow_core.errors.WrongVersion`. With ``routing`` the result has
-    the ``routed_experts``; only an engine with capability ``router_replay`` is asked for them.
+    the ``routed_experts``; only an engine with capability ``router_replay`` is asked for them. ``images`` stand where their
+    placeholders are in the prompt; only an engine with capability ``images`` gets any.
     """
 
     id: str
@@ -63,6 +66,7 @@ class GenerateRequest:
     priority: int = 0
     pinned_version: int | None = None
     routing: bool = False
+    images: Images = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.types.generation import RoutedExperts
+from astraflow_core.types.images import Images
 from astraflow_core.types.prompt import Prompt
 
 NOT_SAMPLED = -1
@@ -32,7 +33,7 @@ class Sequence:
     ``teacher_logprobs`` float32 ``[T]``: what a teacher gives the tokens that the policy sampled, 0 elsewhere.
 
     ``routed_experts`` ``[T, layers, top_k]``, see :data:`~astraflow_core.types.generation.RoutedExperts`; the RaaS adds it if the policy has
-    ``router_replay``.
+    ``router_replay``. ``images``: those that the policy saw, at their placeholders, which it did not sample.
     """
 
     policy: str
@@ -45,6 +46,7 @@ class Sequence:
     turn_states: Mapping[int, int | str] | None = None
     teacher_logprobs: npt.NDArray[np.float32] | None = None
     routed_experts: RoutedExperts | None = None
+    images: Images = ()
 
     @property
     def min_version(self) -> int:

@@ -21,17 +21,19 @@ from typing import Any, cast
 import numpy as np
 import zmq
 import zmq.asyncio
+from msgspec import UNSET
 
 from astraflow_core.component import Kind
 from astraflow_core.config.load import catalog_of_run, component_context
 from astraflow_core.errors import AstraFlowError, EngineLost, WireError
-from astraflow_core.protocols.engine import DirectEngine, Engine
+from astraflow_core.protocols.engine import DirectEngine, Engine, ReadsImages
 from astraflow_core.types import GenerateRequest, GenerateResult
 from astraflow_engine_host import protocol
 from astraflow_engine_host.failures import as_failure
 from astraflow_engine_host.spec import TOKEN_VARIABLE, ChildSpec, part_name, read_spec
 from astraflow_wire.host.parent import end_with
 from astraflow_wire.host.process import freeze_gc_after_startup, retain_freed_memory
+from astraflow_wire.images.table import decode
 
 log = logging.getLogger("astraflow.engine_host")
 CLOSE_S = 5.0
@@ -148,7 +150,13 @@ class EngineHost:
         values: dict[str, float] = {}
         match message:
             case protocol.Score():
-                logprobs = await self._engine.score(protocol.tokens_of(buffers))
+                tokens = protocol.tokens_of(buffers)
+                images = decode(message.images or UNSET, buffers, [len(tokens)])
+                logprobs = await (
+                    cast(ReadsImages, self._engine).score_images(tokens, images)
+                    if images
+                    else self._engine.score(tokens)
+                )
                 return protocol.frames(
                     protocol.Reply(message.call), logprobs.astype(np.float32, copy=False)
                 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -26,8 +27,11 @@ from astraflow_core.types import (
     WeightSource,
 )
 from astraflow_core.types.generation import RoutedExperts
+from astraflow_core.types.images import Images, images_between
 from astraflow_core.types.weights import Kind
 from astraflow_wire.decoding import from_msgpack
+from astraflow_wire.images import table as image_table
+from astraflow_wire.images.table import ImageTable
 
 
 class EngineError(errors.AstraFlowError):
@@ -54,7 +58,8 @@ class Failure(_Message, frozen=True):
 
 
 class Generate(_Message, frozen=True, tag="generate"):
-    """Requests; the buffer is their prompts, int32, concatenated. ``sampling[which[i]]`` is of request i."""
+    """Requests; the first buffer is their prompts, int32, concatenated. ``sampling[which[i]]`` is of request i. The last
+    buffer has the files of ``images``, if there are any, each once."""
 
     ids: list[str]
     lengths: list[_Count]
@@ -63,12 +68,13 @@ class Generate(_Message, frozen=True, tag="generate"):
     sessions: list[str]
     priorities: list[int]
     pinned: list[int | None]
+    images: ImageTable | None = None
 
 
 class RoutedGenerate(Generate, frozen=True, tag="routed_generate"):
     """The same; the requests ``routed``, by their index, ask for the routed experts."""
 
-    routed: list[_Count]
+    routed: list[_Count] = []
 
 
 class Abort(_Message, frozen=True, tag="abort"):
@@ -78,9 +84,11 @@ class Abort(_Message, frozen=True, tag="abort"):
 
 
 class Score(_Message, frozen=True, tag="score"):
-    """The buffer holds the tokens, int32; the reply's buffer the log-probs, float32."""
+    """The first buffer holds the tokens, int32, the last one the files of ``images``, if there are any; the reply's buffer
+    the log-probs, float32."""
 
     call: int
+    images: ImageTable | None = None
 
 
 class Pause(_Message, frozen=True, tag="pause"):
@@ -305,8 +313,11 @@ def encode_requests(requests: Sequence[GenerateRequest]) -> Frames:
         [request.pinned_version for request in requests],
     )
     routed = [index for index, request in enumerate(requests) if request.routing]
-    header = RoutedGenerate(*columns, routed) if routed else Generate(*columns)
-    return frames(header, _joined([request.prompt for request in requests], np.int32))
+    table, files = image_table.encode_joined(
+        (request.images, len(request.prompt)) for request in requests
+    )
+    header = RoutedGenerate(*columns, table, routed) if routed else Generate(*columns, table)
+    return [*frames(header, _joined([request.prompt for request in requests], np.int32)), *files]
 
 
 def decode_requests(header: Generate, buffers: Sequence[bytes]) -> list[GenerateRequest]:
@@ -326,6 +337,9 @@ def decode_requests(header: Generate, buffers: Sequence[bytes]) -> list[Generate
         )
     routed = set(header.routed) if isinstance(header, RoutedGenerate) else set()
     prompts = array(buffers, 0, np.int32, sum(header.lengths))
+    images: Images = ()
+    if header.images is not None:
+        images = image_table.decode(header.images, buffers, list(accumulate(header.lengths)))
     requests = []
     start = 0
     for index, length in enumerate(header.lengths):
@@ -338,6 +352,7 @@ def decode_requests(header: Generate, buffers: Sequence[bytes]) -> list[Generate
                 header.priorities[index],
                 header.pinned[index],
                 index in routed,
+                images_between(images, start, start + length, 0),
             )
         )
         start += length

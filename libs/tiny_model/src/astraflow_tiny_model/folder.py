@@ -6,7 +6,7 @@ Written with numpy and JSON alone, so that the core needs no torch to make one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +93,11 @@ def write_tiny_model(
         config |= _of_experts(experts, top_k, config["intermediate_size"])
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_weights(folder / "model.safetensors", config, seed, dtype)
-    _write_json(folder / "config.json", config)
-    _write_json(folder / "generation_config.json", _generation(config))
-    _write_json(folder / "tokenizer.json", _tokenizer(alphabet, eos))
-    _write_json(folder / "tokenizer_config.json", _tokenizer_config(pad, eos, context))
+    write_weights(folder / "model.safetensors", language_tensors(config, seed), dtype)
+    write_json(folder / "config.json", config)
+    write_json(folder / "generation_config.json", _generation(config))
+    write_json(folder / "tokenizer.json", _tokenizer(alphabet, eos))
+    write_json(folder / "tokenizer_config.json", _tokenizer_config(pad, eos, context))
     return folder
 
 
@@ -155,7 +155,10 @@ def _check(
         raise ValueError(f"dtype={dtype!r}: expected 'F32' or 'BF16'")
 
 
-def _tensors(config: dict[str, Any], seed: int) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+def language_tensors(
+    config: dict[str, Any], seed: int
+) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    """The weights of a Qwen3 model with this ``config.json``, by their names in a file."""
     generator = np.random.default_rng(seed)
     hidden, ffn, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
@@ -199,10 +202,12 @@ def _bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
-def _write_weights(path: Path, config: dict[str, Any], seed: int, dtype: str) -> None:
+def write_weights(
+    path: Path, tensors: Iterable[tuple[str, npt.NDArray[np.float32]]], dtype: str
+) -> None:
+    """Write a safetensors file of float32 ``tensors``, in ``dtype`` "F32" or "BF16"."""
     arrays: dict[str, npt.NDArray[Any]] = {
-        name: values if dtype == "F32" else _bfloat16(values)
-        for name, values in _tensors(config, seed)
+        name: values if dtype == "F32" else _bfloat16(values) for name, values in tensors
     }
     header, specs = lay_out((name, dtype, array.shape) for name, array in arrays.items())
     with path.open("wb") as file:
@@ -245,5 +250,6 @@ def _tokenizer(alphabet: str, eos: str) -> dict[str, Any]:
     }
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write a file of a model folder."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.utils import is_flash_attn_2_available
 from transformers.utils import logging as transformers_logging
 
@@ -18,6 +18,7 @@ from astraflow_torch_training.config import TrainingConfig
 from astraflow_torch_training.logprobs import logit_gradients, token_logprobs
 from astraflow_torch_training.memory import enough_memory_for_state
 from astraflow_torch_training.trees import tree_mask
+from astraflow_torch_weights.images import ImageEncoder, reads_images
 from astraflow_torch_weights.routers import RouterReplay
 from astraflow_training.micro_batches import MicroBatch
 
@@ -41,7 +42,7 @@ class CausalLM:
     ``whole`` is the transformers model that both belong to. Its weights are float32; with ``autocast`` the
     matrix products run in that dtype. ``critic`` has a backbone of its own; without one the value head is on
     this backbone. ``replay`` imposes the recorded experts of a micro-batch; a model without it, such as a frozen copy,
-    chooses its own."""
+    chooses its own. ``images`` turns those of a micro-batch into inputs, if the model reads any."""
 
     whole: Any
     backbone: Any
@@ -51,6 +52,7 @@ class CausalLM:
     autocast: torch.dtype | None
     critic: CausalLM | None = None
     replay: RouterReplay | None = None
+    images: ImageEncoder | None = None
 
     @property
     def context_length(self) -> int | None:
@@ -110,7 +112,11 @@ class CausalLM:
 
     def _hidden(self, micro: MicroBatch) -> torch.Tensor:
         ids = torch.from_numpy(micro.input_ids).to(self.device)
-        arguments: dict[str, Any] = {"input_ids": ids, "use_cache": False}
+        arguments: dict[str, Any] = {"use_cache": False}
+        if micro.images:
+            arguments["inputs_embeds"] = self._image_encoder.embed(ids, micro.images)
+        else:
+            arguments["input_ids"] = ids
         if micro.position_ids is not None:
             arguments["position_ids"] = torch.from_numpy(micro.position_ids).to(self.device)
         if micro.ends is not None:
@@ -121,6 +127,15 @@ class CausalLM:
         states: torch.Tensor = self.backbone(**arguments).last_hidden_state.flatten(0, 1)
         return states.index_select(0, torch.from_numpy(micro.states).to(self.device))
 
+    @property
+    def _image_encoder(self) -> ImageEncoder:
+        if self.images is None:
+            raise UserError(
+                f"the batch has images, and {type(self.whole).__name__} reads none: train a model that reads images, or leave "
+                "such prompts out"
+            )
+        return self.images
+
     def frozen_copy(self) -> CausalLM:
         """The same model as it is now, never to be trained."""
         whole = copy.deepcopy(self.whole).requires_grad_(False).eval()
@@ -130,6 +145,7 @@ class CausalLM:
             backbone=whole.base_model,
             head=whole.get_output_embeddings(),
             replay=None,
+            images=None if self.images is None else self.images.of(whole),
         )
 
 
@@ -158,7 +174,7 @@ def load_model(
     try:
         config = _config(folder)
         _refuse_pickles(folder)
-        whole, info = AutoModelForCausalLM.from_pretrained(
+        whole, info = _loader(config).from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
@@ -177,6 +193,8 @@ def load_model(
     with enough_memory_for_state("the weights"):
         whole = whole.to(device)
     model = _prepared(whole, device, gradient_checkpointing, autocast)
+    if reads_images(config):
+        model = replace(model, images=ImageEncoder(folder, whole))
     _check_head(model, folder)
     return model
 
@@ -185,8 +203,9 @@ def outline(folder: Path, attention: str, gradient_checkpointing: bool) -> Causa
     """What :func:`load_model` makes of the same folder, without weights: on the device ``meta``."""
     try:
         with torch.device("meta"):
-            whole = AutoModelForCausalLM.from_config(
-                _config(folder), dtype=torch.float32, attn_implementation=attention
+            config = _config(folder)
+            whole = _loader(config).from_config(
+                config, dtype=torch.float32, attn_implementation=attention
             )
     except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
         raise UserError(f"{folder} does not describe a Hugging Face causal LM: {error}") from error
@@ -215,6 +234,10 @@ def _config(folder: Path) -> Any:
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     _switch_off_dropout(config)
     return config
+
+
+def _loader(config: Any) -> Any:
+    return AutoModelForImageTextToText if reads_images(config) else AutoModelForCausalLM
 
 
 def _refuse_pickles(folder: Path) -> None:

@@ -28,6 +28,7 @@ def tree_mask(ends: torch.Tensor) -> torch.Tensor:
 def obstacle_to_trees(backbone: Any, config: Any, device: torch.device) -> str:
     """Why hidden states of a tree are not those of its rows, or nothing if they are: layers may look at a window of neighbours, or
     carry a state along. ``config`` is the transformers configuration of ``backbone``."""
+    config = config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
     if not kinds and getattr(config, "sliding_window", None) is not None:
         kinds = {"sliding_attention"}

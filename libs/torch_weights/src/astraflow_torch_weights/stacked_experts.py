@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from transformers.core_model_loading import revert_weight_conversion
+
+from astraflow_torch_weights.images import reads_images
 
 _STACKED = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 """Parameter with a matrix of each expert → the matrices that these are made of, one above the other."""
@@ -16,7 +19,10 @@ _MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 def as_checkpoint(model: Any) -> dict[str, torch.Tensor]:
     """The parameters and buffers of ``model``: transformers stacks the experts of a layer, of which each has a tensor of
     its own in a checkpoint. The tensors are views."""
-    found = _apart(model.state_dict(keep_vars=True))
+    held = model.state_dict(keep_vars=True)
+    if reads_images(model.config):
+        return {_renamed(model, name): tensor for name, tensor in held.items()}
+    found = _apart(held)
     if model.config.model_type != "mixtral":
         return found
     return {_of_mixtral(name): tensor for name, tensor in found.items()}
@@ -33,6 +39,13 @@ def _apart(held: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             parts = zip(_STACKED[part], rows.chunk(len(_STACKED[part])), strict=True)
             found |= {f"{layer}.{expert}.{each}.weight": view for each, view in parts}
     return found
+
+
+def _renamed(model: Any, name: str) -> str:
+    """The name of a tensor in a checkpoint of a model whose parts transformers only calls otherwise."""
+    nothing = torch.empty(0, device="meta")
+    (found,) = revert_weight_conversion(model, {name: nothing})
+    return str(found)
 
 
 def _of_mixtral(name: str) -> str:

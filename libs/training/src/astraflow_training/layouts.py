@@ -33,7 +33,8 @@ def cut(
     """Micro-batches of at most ``budget`` inputs that together predict every ``wanted`` token (bool ``[N]``) but the
     first of a row; a longer row goes alone.
 
-    Rows with recorded experts are not laid out as trees: two rows that begin alike may have gone through others."""
-    if layout == "tree" and batch.routed_experts is None:
+    Rows with recorded experts or images are not laid out as trees: two rows that begin with the same tokens may have gone
+    through other experts, or seen other images."""
+    if layout == "tree" and batch.routed_experts is None and not batch.images:
         return tree_micro_batches(batch, wanted, budget)
     return micro_batches(batch, wanted, budget, layout == "packed")

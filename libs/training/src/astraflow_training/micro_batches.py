@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.errors import RunFailed
-from astraflow_core.types import Batch
+from astraflow_core.types import Batch, Images, ImageSpan
 from astraflow_core.types.generation import RoutedExperts, not_recorded
+from astraflow_core.types.images import images_between
 
 Indices = npt.NDArray[np.int64]
 
@@ -25,7 +26,8 @@ class MicroBatch:
     state that predicts it among the ``B · T``, ``row`` its row within the micro-batch. ``tokens`` counts the
     inputs without padding. ``ends`` int64 ``[B, T]`` in trees, else ``None``: input ``i`` sees ``j`` of its own
     tree if ``j ≤ i < ends[j]``. ``routed`` ``[B · T, layers, top_k]``: the recorded experts of the inputs, if the batch has
-    such; padding has none.
+    such; padding has none. ``images``: those among the inputs, by their places among the ``B · T``, the last cut where the
+    inputs of its row end.
     """
 
     input_ids: Indices
@@ -37,6 +39,7 @@ class MicroBatch:
     tokens: int
     ends: Indices | None = None
     routed: RoutedExperts | None = None
+    images: Images = ()
 
     @property
     def computed(self) -> int:
@@ -126,6 +129,7 @@ def micro_batches(
             rows=len(rows),
             tokens=int(widths.sum()),
             routed=_routed(batch, read, padding),
+            images=_images(batch, rows, starts, widths),
         )
 
 
@@ -138,6 +142,20 @@ def _routed(
     if padding is not None:
         routed[padding.ravel()] = not_recorded(routed.dtype)
     return routed
+
+
+def _images(batch: Batch, rows: Indices, starts: Indices, widths: Indices) -> Images:
+    """Those of the first ``widths[i]`` tokens of each of ``rows``, whose first input is number ``starts[i]``."""
+    if not batch.images:
+        return ()
+    found: list[ImageSpan] = []
+    for row, start, width in zip(rows.tolist(), starts.tolist(), widths.tolist(), strict=True):
+        first = int(batch.offsets[row])
+        found += (
+            replace(image, length=min(image.length, start + width - image.start))
+            for image in images_between(batch.images, first, first + width, start)
+        )
+    return tuple(found)
 
 
 def buckets(rows: Indices, inputs: Indices, budget: int) -> Iterator[Indices]:

@@ -75,7 +75,7 @@ def even_micro_batches(
 
     ``wanted`` (bool ``[N]``), ``budget`` and ``layout`` as for :func:`cut`, of the whole batch.
     """
-    if layout == "tree" and batch.routed_experts is None and ranks > 1:
+    if layout == "tree" and batch.routed_experts is None and not batch.images and ranks > 1:
         shares = _whole_trees(batch, wanted, budget, ranks)
     else:
         shares = [share(batch, other, ranks) for other in range(ranks)]

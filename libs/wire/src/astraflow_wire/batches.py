@@ -19,6 +19,8 @@ from astraflow_wire import sparse
 from astraflow_wire.column_table import SPARSE_COLUMNS, batch_columns
 from astraflow_wire.experts.routing import Piece, RoutingShape
 from astraflow_wire.frames import Buffer, Frame, decode_header, encode_frame, frame_parts
+from astraflow_wire.images import table as image_table
+from astraflow_wire.images.table import Bytes, ImageTable
 from astraflow_wire.limits import MAX_SPARSE, Count, Name, Number, RewardNames, Version
 
 
@@ -31,7 +33,8 @@ class BatchHeader(
     ``named_rewards``: the names of rewards whose columns follow, none of them if there are no names.
     ``sparse``: names of the sparse columns that follow, in the order of their table. ``routing``, if the experts of tokens
     were recorded: layers with experts, experts of a token in each, and bytes of an id; the ids of all tokens are the last
-    buffer, all bits set where nobody recorded them.
+    buffer but that of images, all bits set where nobody recorded them. ``images``, if rows have some: their places among the
+    tokens and, in the last buffer, each image file once.
     """
 
     id: Name
@@ -46,6 +49,7 @@ class BatchHeader(
     named_rewards: RewardNames = []
     sparse: Annotated[list[Name], Meta(max_length=MAX_SPARSE)] = []
     routing: RoutingShape | UnsetType = UNSET
+    images: ImageTable | UnsetType = UNSET
 
 
 class NoBatch(
@@ -65,6 +69,7 @@ def encode_batch(batch: Batch) -> bytes:
     given_sparse = sparse.of_columns(
         {n: values for n, values in dense.items() if values is not None}
     )
+    table, files = image_table.encode(batch.images)
     header = BatchHeader(
         id=batch.id,
         policy=batch.policy,
@@ -78,13 +83,14 @@ def encode_batch(batch: Batch) -> bytes:
         named_rewards=[] if batch.named_rewards is None else list(batch.named_rewards.names),
         sparse=list(given_sparse),
         routing=UNSET if batch.routed_experts is None else RoutingShape.of(batch.routed_experts),
+        images=table,
     )
     routed = [] if batch.routed_experts is None else [[batch.routed_experts]]
     columns = batch_columns(False, bool(batch.source))
     given = {column.name: getattr(batch, column.name) for column in columns}
     named = batch.named_rewards
     return b"".join(
-        batch_parts(header, given, batch.units, batch.turns, given_sparse, named, routed)
+        batch_parts(header, given, batch.units, batch.turns, given_sparse, named, [*routed, *files])
     )
 
 
@@ -95,13 +101,13 @@ def batch_parts(
     turns: GroupTurns | None = None,
     given_sparse: sparse.Sparse = sparse.NONE,
     named: NamedRewards | None = None,
-    routed: Sequence[Sequence[Piece]] = (),
+    behind: Sequence[Sequence[Piece | Bytes]] = (),
 ) -> list[bytes | memoryview]:
     """The parts of the frame of a batch, from its columns: an array of each or, of those of its tokens, its bytes in
     pieces; no token is copied. The loss mask may be uint8. ``header.units`` says whether there are ``units``,
     ``header.turns`` how many ``turns``, ``header.sparse`` names the columns of ``given_sparse`` and
-    ``header.named_rewards`` those of ``named``. ``routed``: the pieces of the last buffer, if ``header.routing`` says its
-    shape."""
+    ``header.named_rewards`` those of ``named``. ``behind``: the pieces of the last buffers, if ``header.routing`` says the
+    shape of one, and ``header.images`` what is in one."""
     if units is not None:
         given = {**given, **{column.name: getattr(units, column.name) for column in UNIT_COLUMNS}}
     buffers: list[Buffer] = []
@@ -114,7 +120,7 @@ def batch_parts(
         buffers += [getattr(turns, column.name) for column in TURN_COLUMNS]
     if named is not None and named.names:
         buffers += [getattr(named, column.name).ravel() for column in NAMED_REWARD_COLUMNS]
-    return frame_parts(header, [*buffers, *sparse.buffers(given_sparse), *routed])
+    return frame_parts(header, [*buffers, *sparse.buffers(given_sparse), *behind])
 
 
 def encode_no_batch(ended: bool, reason: str, best_version: int = -1) -> bytes:
@@ -147,8 +153,8 @@ def decode_batch(body: bytes) -> Batch | NoBatch:
     first = len(expected)
     of_turns = 0 if header.turns is None else len(TURN_COLUMNS)
     of_names = len(NAMED_REWARD_COLUMNS) if header.named_rewards else 0
-    routed = 0 if header.routing is UNSET else 1
-    frame.check_count(first + of_turns + of_names + 2 * len(header.sparse) + routed)
+    behind = int(header.routing is not UNSET) + int(header.images is not UNSET)
+    frame.check_count(first + of_turns + of_names + 2 * len(header.sparse) + behind)
     if header.turns is not None:
         turns = GroupTurns(
             **{
@@ -166,7 +172,7 @@ def decode_batch(body: bytes) -> Batch | NoBatch:
         )
         named = NamedRewards(tuple(header.named_rewards), *arrays)
         first += of_names
-    given = sparse.read(frame, first, header.sparse, header.tokens, routed)
+    given = sparse.read(frame, first, header.sparse, header.tokens, behind)
     sizes = {"row": header.rows, "token": header.tokens}
     columns: dict[str, Any] = {
         column.name: frame.array(index, column.dtype, sizes[column.per])
@@ -174,7 +180,7 @@ def decode_batch(body: bytes) -> Batch | NoBatch:
     }
     _check(columns, header.tokens)
     if header.routing is not UNSET:
-        last, size = len(frame.buffers) - 1, header.tokens * header.routing.bytes_per_token
+        last, size = len(frame.buffers) - behind, header.tokens * header.routing.bytes_per_token
         columns["routed_experts"] = header.routing.array(frame.array(last, np.uint8, size))
     columns |= {name: values.dense(header.tokens) for name, values in given.items()}
     units = {c.name: columns.pop(c.name) for c in UNIT_COLUMNS} if header.units else None
@@ -187,5 +193,8 @@ def decode_batch(body: bytes) -> Batch | NoBatch:
         units=None if units is None else Units(**units),
         turns=turns,
         named_rewards=named,
+        images=image_table.decode(
+            header.images, frame.buffers, np.cumsum(columns["lengths"], dtype=np.int64).tolist()
+        ),
         **columns,
     )

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from astraflow_core.errors import WireError
 from astraflow_core.types.trajectory import NOT_SAMPLED
 from astraflow_wire.experts.routing import check_routing
+from astraflow_wire.images.checks import check_images
 from astraflow_wire.model_files.model_limits import ModelLimits
 
 if TYPE_CHECKING:
@@ -134,11 +135,13 @@ def _check_sparse(group: ReceivedGroup, name: str, given: SparseValues) -> None:
 
 
 def check_limits(group: ReceivedGroup, limits: Mapping[str, ModelLimits]) -> None:
-    """Reject (:class:`WireError`) a group with a token id, a length or experts beyond the limits of its
+    """Reject (:class:`WireError`) a group with a token id, a length, experts or images beyond the limits of its
     policy's model. ``limits`` has every policy of the group."""
     sequences = group.header.sequences
     if not sequences:
         return
+    if group.images:
+        check_images(group, {name: limit.images for name, limit in limits.items()})
     for policy in group.routing.shapes if group.routing is not None else ():
         check_routing(group, policy, limits[policy].experts if policy in limits else None)
     least = min(limits[policy].vocabulary for policy in {s.policy for s in sequences})

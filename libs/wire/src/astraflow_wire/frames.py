@@ -24,7 +24,7 @@ MAX_BUFFERS = 4096
 MAX_HEADER_BYTES = 64 << 20
 _PREFIX = struct.Struct("<4sII")
 _SMALL_BYTES = 4096
-Buffer = npt.NDArray[Any] | Sequence[npt.NDArray[Any] | memoryview]
+Buffer = npt.NDArray[Any] | Sequence[npt.NDArray[Any] | memoryview | bytes]
 """An array, or contiguous arrays or bytes that are written one after the other; large ones are not joined first."""
 _encoder = msgspec.msgpack.Encoder()
 T = TypeVar("T")

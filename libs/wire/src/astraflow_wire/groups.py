@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import UNSET, Meta, UnsetType
 
-from astraflow_core.types import Group, Sequence, Trajectory
+from astraflow_core.types import Group, Images, Sequence, Trajectory
 from astraflow_core.types.columns import Column
 from astraflow_wire import sparse
 from astraflow_wire.column_table import TOKEN_COLUMNS
@@ -19,6 +19,8 @@ from astraflow_wire.episode_metrics import columns as metric_columns
 from astraflow_wire.experts import routing
 from astraflow_wire.experts.routing import PolicyRoutings
 from astraflow_wire.frames import Frame, decode_header, encode_frame
+from astraflow_wire.images import table as image_table
+from astraflow_wire.images.table import ImageTable
 from astraflow_wire.limits import (
     MAX_SEQUENCES,
     MAX_SPAN_S,
@@ -114,7 +116,9 @@ class GroupHeader(
     columns that the group has, in the order of their table. ``episodes``: the text of each trajectory if the rollout
     store keeps the group; else none. ``spans``: those of a prompt that a tracker traces. ``routing``, if the experts of
     tokens were recorded: policy → layers with experts, experts of a token in each, and bytes of an id. The last buffer
-    has the ids of each token of each sequence of these policies, all bits set where nobody recorded them.
+    but that of images has the ids of each token of each sequence of these policies, all bits set where nobody recorded
+    them. ``images``, if policies saw some: places of images and, in the last buffer, each image file once; places count the
+    tokens of all sequences.
 
     400: the columns contradict the header: their number and sizes, another ``min_version``; or a metric has another
     number of values than there are trajectories.
@@ -123,6 +127,9 @@ class GroupHeader(
     not from -44 to 0 (0.001 above is rounding) or, where the version is -1, not 0, a reward beyond ±1e14, a value of
     a sparse column beyond it or of a token that no policy sampled, a sequence longer than the model's context, a
     negative count, experts that the model of the policy has not or that the run does not record.
+    400: images of a policy that has not ``images = true``, with another digest than their bytes, of another format than
+    PNG, JPEG and WebP, of more than 4 MiB or 16,777,216 pixels, more than 64 of a sequence, over tokens that were sampled or
+    are not those that the model has for an image.
     400: the group does not fit its task: another prompt or evaluation set, more trajectories, rejected and late ones
     together than asked for.
     400: a version that was never announced or, in evaluation, not the pinned one.
@@ -148,15 +155,16 @@ class GroupHeader(
     episodes: Annotated[list[EpisodeText], Meta(max_length=MAX_SEQUENCES)] = []
     spans: Annotated[list[EpisodeSpan], Meta(max_length=MAX_SPANS)] = []
     routing: PolicyRoutings | UnsetType = UNSET
+    images: ImageTable | UnsetType = UNSET
 
 
 class ReceivedGroup:
     """A group as it lies in the received bytes: header, a read-only view over all tokens of each of
-    :data:`TOKEN_COLUMNS` by its name, the bytes of these ``columns`` in their order, its ``sparse`` ones, and the
-    ``routing`` of its tokens, if it was recorded."""
+    :data:`TOKEN_COLUMNS` by its name, the bytes of these ``columns`` in their order, its ``sparse`` ones, the
+    ``routing`` of its tokens, if it was recorded, and its ``images``, whose places count all tokens."""
 
     __slots__ = (
-        "body", "columns", "header", "offsets", "routing", "sparse", *(column.name for column in TOKEN_COLUMNS),
+        "body", "columns", "header", "images", "offsets", "routing", "sparse", *(column.name for column in TOKEN_COLUMNS),
     )  # fmt: skip
     sparse: sparse.Sparse
     routing: routing.GroupRouting | None
@@ -177,7 +185,14 @@ class ReceivedGroup:
         after = len(_RAW) + 2 * len(self.header.sparse)
         self.routing = routing.read_group(frame, after, self.header.routing, self)
         self.sparse = sparse.read(
-            frame, len(_RAW), self.header.sparse, total, int(self.routing is not None)
+            frame,
+            len(_RAW),
+            self.header.sparse,
+            total,
+            int(self.routing is not None) + int(self.header.images is not UNSET),
+        )
+        self.images: Images = image_table.decode(
+            self.header.images, frame.buffers, self.offsets[1:].tolist()
         )
         for index, (name, dtype) in enumerate(_RAW.items()):
             setattr(self, name, frame.array(index, dtype, total))
@@ -225,6 +240,7 @@ def encode_group(
             sequences.append(sequence)
     given = sparse.joined((sparse.of_sequence(s), len(s.tokens)) for s in sequences)
     shapes, routed = routing.of_sequences(sequences)
+    table, files = image_table.encode(image_table.of_sequences(sequences))
     header = GroupHeader(
         raas=raas,
         task=group.task,
@@ -241,6 +257,7 @@ def encode_group(
         episodes=list(episodes),
         spans=list(spans),
         routing=shapes,
+        images=table,
     )
 
     def values(column: Column) -> npt.NDArray[np.generic]:
@@ -250,4 +267,4 @@ def encode_group(
         return np.concatenate(parts).astype(column.raw, copy=False)
 
     columns = [values(column) for column in TOKEN_COLUMNS]
-    return encode_frame(header, [*columns, *sparse.buffers(given), *routed])
+    return encode_frame(header, [*columns, *sparse.buffers(given), *routed, *files])

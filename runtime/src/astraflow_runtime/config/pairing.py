@@ -142,6 +142,28 @@ def _of_router_replay(where: str, policy: PolicyTable, components: Components) -
     return lines
 
 
+def _of_images(
+    config: RunConfig, where: str, policy: PolicyTable, components: Components
+) -> list[str]:
+    lines = [
+        f"{where}.images: needs {kind} capability images; {table.use!r} lacks it: leave the key out, or name "
+        f"{'an engine' if kind == 'engine' else 'a trainer'} that has it, such as 'torch' (`astraflow plugins`)"
+        for kind, table in (("engine", policy.engine), ("trainer", policy.trainer))
+        if "images" not in components[f"{where}.{kind}"][0].component.capabilities
+    ]
+    keys = components[f"{where}.trainer"][1]
+    for key, wanted in (("lora_rank", "0"), ("compile", "false"), ("batch_invariant", "false")):
+        if getattr(keys, key, False):
+            lines.append(f"{where}.trainer.{key}: does not go with images; set it to {wanted}")
+    if getattr(components[f"{where}.engine"][1], "batch_invariant", False):
+        lines.append(f"{where}.engine.batch_invariant: does not go with images; set it to false")
+    if config.run.probe_every:
+        lines.append(
+            f"run.probe_every: probes have tokens only, and {where} has images; leave out one of them"
+        )
+    return lines
+
+
 def _of_policy(
     config: RunConfig, where: str, policy: PolicyTable, components: Components
 ) -> list[str]:
@@ -176,6 +198,8 @@ def _of_policy(
         )
     if policy.router_replay:
         lines += _of_router_replay(where, policy, components)
+    if policy.images:
+        lines += _of_images(config, where, policy, components)
     lines += exactness_lines(where, policy, components)
     publishes = getattr(components[f"{where}.trainer"][1], "publish", "")
     if publishes == "sharded" and "sharded" not in transport.component.capabilities:

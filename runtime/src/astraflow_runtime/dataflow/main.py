@@ -51,6 +51,7 @@ from astraflow_wire.host.process import retain_freed_memory
 from astraflow_wire.http.connection_limits import raise_descriptor_limit
 from astraflow_wire.http.listening import own_address
 from astraflow_wire.http.server import Server
+from astraflow_wire.images.model import ImageModel
 from astraflow_wire.model_files.model_limits import ModelLimits
 from astraflow_wire.status import Status
 
@@ -155,6 +156,8 @@ def build_state(
 def _limits(table: PolicyTable) -> ModelLimits:
     folder = Path(table.model)
     limits = ModelLimits.of(folder)
+    if table.images:
+        limits = replace(limits, images=ImageModel.of(folder))
     return replace(limits, experts=ExpertLayers.of(folder)) if table.router_replay else limits
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from astraflow_core.errors import PreflightError, WireError
 from astraflow_wire.experts.layers import ExpertLayers
+from astraflow_wire.images.model import ImageModel
 
 _POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers")
 _INTEGERS = (*_POSITIVE, "max_position_embeddings")
@@ -60,6 +61,17 @@ def check_experts(policy: str, model: str, folder: Path) -> ExpertLayers:
     except ValueError as error:
         raise PreflightError(
             f"policies.{policy}.router_replay: the model {model} {error}; leave the key out"
+        ) from error
+
+
+def check_images(policy: str, model: str, folder: Path) -> ImageModel:
+    """How the ``model`` of a policy, which is in ``folder``, reads images. Raises :class:`PreflightError` that says what
+    would fit if it reads none, or has no processor."""
+    try:
+        return ImageModel.of(folder)
+    except ValueError as error:
+        raise PreflightError(
+            f"policies.{policy}.images: the model {model} {error}; else leave the key out"
         ) from error
 
 

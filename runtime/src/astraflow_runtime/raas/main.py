@@ -50,6 +50,7 @@ from astraflow_wire.host.sockets import socket_folder
 from astraflow_wire.http.client import AsyncClient, SyncClient
 from astraflow_wire.http.connection_limits import raise_descriptor_limit
 from astraflow_wire.http.server import Server
+from astraflow_wire.images.model import ImageModel
 
 log = logging.getLogger("astraflow.raas")
 CLOSE_S = 3.0
@@ -227,7 +228,8 @@ class _Raas:
         replicas = as_replicas(engines, self._version_of(policy), self.config.run.deadline_s)
         table, folder = self.config.policies.get(policy), Path(served.model)
         experts = ExpertLayers.of(folder) if table is not None and table.router_replay else None
-        return PolicyHandle(replicas, FolderTokenizer(folder), served.frozen, experts)
+        images = ImageModel.of(folder) if table is not None and table.images else None
+        return PolicyHandle(replicas, FolderTokenizer(folder), served.frozen, experts, images)
 
     def _version_of(self, policy: str) -> Callable[[int], int | None]:
         """The version that each replica serves."""

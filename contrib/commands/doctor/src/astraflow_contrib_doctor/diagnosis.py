@@ -95,6 +95,7 @@ def of_run(loaded: LoadedConfig, file: str) -> Iterator[Finding]:
     yield from _of_interpreters(loaded)
     yield from _of_models(loaded)
     yield from _of_experts(loaded)
+    yield from _of_images(loaded)
     yield from _of_agreement(loaded)
     yield from _of_data(loaded)
     yield _of_directory(Path(loaded.config.run.directory))
@@ -260,6 +261,33 @@ def router_replay(name: str, model: str, folder: Path) -> Finding:
         )
     text = f"layers with experts: {layers.layers}, and {layers.top_k} of {layers.experts} experts for a token"
     return Finding("ok", where, text)
+
+
+def _of_images(loaded: LoadedConfig) -> Iterator[Finding]:
+    """Whether the models of policies with ``images`` read some."""
+    for name, policy in loaded.config.policies.items():
+        if not policy.images:
+            continue
+        folder = Path(policy.model).expanduser()
+        if folder.is_dir():
+            yield images(name, policy.model, folder)
+        else:
+            text = f"whether {policy.model} reads images is checked when it is resolved: not by --static, at each start"
+            yield Finding("ok", f"policies.{name}.images", text)
+
+
+def images(name: str, model: str, folder: Path) -> Finding:
+    """Whether the ``model`` of a policy, which is in ``folder``, reads images."""
+    from astraflow_runtime.models.files import check_images
+
+    where = f"policies.{name}.images"
+    try:
+        found = check_images(name, model, folder)
+    except PreflightError as error:
+        fix = "; else leave the key out"
+        text = str(error).removeprefix(f"{where}: ").removesuffix(fix)
+        return Finding("problem", where, text, "name another model, or leave the key out")
+    return Finding("ok", where, f"an image becomes {found.length} tokens")
 
 
 def _of_agreement(loaded: LoadedConfig) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow_contrib_doctor import texts
-from astraflow_contrib_doctor.diagnosis import router_replay
+from astraflow_contrib_doctor.diagnosis import images, router_replay
 from astraflow_contrib_doctor.engine_side import NAME, engine_side
 from astraflow_contrib_doctor.finding import Finding
 from astraflow_contrib_doctor.frozen import judge_frozen, measure_frozen
@@ -82,6 +82,8 @@ def _of_experts(loaded: LoadedConfig, config: RunConfig) -> Iterator[Finding]:
         named = loaded.config.policies[name].model
         if policy.router_replay and policy.model != named:
             yield router_replay(name, named, Path(policy.model))
+        if policy.images and policy.model != named:
+            yield images(name, named, Path(policy.model))
 
 
 def check_trackers(loaded: LoadedConfig) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow_wire.experts.layers import ExpertLayers
+from astraflow_wire.images.model import ImageModel
 
 log = logging.getLogger(__name__)
 
@@ -19,11 +20,12 @@ MOST = 2**31
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
     """Token ids are below ``vocabulary``; a sequence has at most ``positions`` tokens. ``experts``: whose choices are
-    recorded; ``None``: none are."""
+    recorded; ``None``: none are. ``images``: how it reads images; ``None``: it gets none."""
 
     vocabulary: int = MOST
     positions: int = MOST
     experts: ExpertLayers | None = None
+    images: ImageModel | None = None
 
     @classmethod
     def of(cls, folder: Path) -> ModelLimits:

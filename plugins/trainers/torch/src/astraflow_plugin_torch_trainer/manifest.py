@@ -30,6 +30,7 @@ def astraflow_trainers() -> list[Component]:
                     "sleep",
                     "gradients",
                     "router_replay",
+                    "images",
                 }
             ),
         )

@@ -20,6 +20,7 @@ from astraflow_wire.column_table import ROW_COLUMNS, TOKEN_COLUMNS
 from astraflow_wire.experts import routing
 from astraflow_wire.frames import Buffer
 from astraflow_wire.groups import ReceivedGroup
+from astraflow_wire.images import table as image_table
 
 Run = tuple[ReceivedGroup, int, int]
 _ROW_VALUES = [(c.name, c.dtype, attrgetter(c.of_row)) for c in ROW_COLUMNS if c.of_row]
@@ -115,6 +116,9 @@ def pack(
     given_sparse = _all_sparse(runs)
     turns = _turns(own, sourced.rows)
     shape, routed = routing.of_runs(policy, runs)
+    table, files = image_table.encode(
+        image_table.of_runs((group.images, start, end) for group, start, end in runs)
+    )
     header = BatchHeader(
         id=batch_id,
         policy=policy,
@@ -128,6 +132,7 @@ def pack(
         named_rewards=list(names),
         sparse=list(given_sparse),
         routing=shape,
+        images=table,
     )
     columns: dict[str, Buffer] = {
         **_row_values([row.item for row in rows]),
@@ -139,7 +144,7 @@ def pack(
         "counted_from": np.repeat([version, sourced.version], [len(own), len(sourced.rows)]),
     }
     named = named_rewards_of(rows, names) if names else None
-    return batch_parts(header, columns, _units(rows), turns, given_sparse, named, routed)
+    return batch_parts(header, columns, _units(rows), turns, given_sparse, named, [*routed, *files])
 
 
 def _row_values(items: Sequence[BufferedRow]) -> dict[str, Buffer]:

@@ -12,6 +12,7 @@ from astraflow_wire import episode_metrics, sparse
 from astraflow_wire.experts import routing
 from astraflow_wire.frames import encode_frame
 from astraflow_wire.groups import GroupHeader, ReceivedGroup, SequenceHeader
+from astraflow_wire.images import table as image_table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +38,9 @@ def merge(parts: Sequence[ReceivedGroup]) -> bytes:
     told = all(len(p.header.episodes) == p.header.trajectories for p in parts)
     given = sparse.joined((part.sparse, len(part.tokens)) for part in parts)
     shapes, routed = routing.joined(parts)
+    table, files = image_table.encode(
+        image_table.of_runs((part.images, 0, len(part.tokens)) for part in parts)
+    )
     header = GroupHeader(
         raas=last.raas,
         task=last.task,
@@ -51,6 +55,7 @@ def merge(parts: Sequence[ReceivedGroup]) -> bytes:
         episodes=[text for part in parts for text in part.header.episodes] if told else [],
         spans=last.spans,
         routing=shapes,
+        images=table,
     )
     columns = zip(*(part.columns for part in parts), strict=True)
-    return encode_frame(header, [*columns, *sparse.buffers(given), *routed])
+    return encode_frame(header, [*columns, *sparse.buffers(given), *routed, *files])

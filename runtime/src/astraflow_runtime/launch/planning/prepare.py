@@ -44,7 +44,7 @@ from astraflow_runtime.launch.planning.user_objects import (
     write_private,
 )
 from astraflow_runtime.launch.results.live_curves import wants_curves
-from astraflow_runtime.models.files import check_config, check_experts
+from astraflow_runtime.models.files import check_config, check_experts, check_images
 from astraflow_runtime.models.folders import check_models, find_models, with_folders, write_models
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_runtime.raas.episodes.dry_process import (
@@ -107,6 +107,7 @@ def prepare(
     check_models(config)
     _check_context(config)
     _check_experts(config)
+    _check_images(config)
     _check_loans(loaded, config)
     prompt = first_prompt(loaded.catalog, config)
     plugins = described_plugins(loaded)
@@ -157,12 +158,24 @@ def _check_experts(config: RunConfig) -> None:
             check_experts(name, policy.model, Path(policy.model))
 
 
+def _check_images(config: RunConfig) -> None:
+    """Refuse images for a model that reads none."""
+    for name, policy in config.policies.items():
+        if policy.images:
+            check_images(name, policy.model, Path(policy.model))
+
+
 def _check_loans(loaded: LoadedConfig, config: RunConfig) -> None:
     """Refuse to train a policy on token ids of one that has another tokenizer."""
     for path, (selected, keys) in loaded.components.items():
         if "borrow" not in selected.component.capabilities:
             continue
         names = (path.split(".")[1], getattr(keys, "source", ""))
+        if config.policies[names[1]].images and not config.policies[names[0]].images:
+            raise PreflightError(
+                f"{path}: {names[0]!r} cannot be trained on sequences of {names[1]!r}, which have images; set "
+                f"policies.{names[0]}.images = true"
+            )
         files = [Path(config.policies[name].model) / "tokenizer.json" for name in names]
         if all(file.exists() for file in files) and files[0].read_bytes() != files[1].read_bytes():
             raise PreflightError(

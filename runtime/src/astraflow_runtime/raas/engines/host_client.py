@@ -20,12 +20,14 @@ from astraflow_core.types import (
     Delivery,
     GenerateRequest,
     GenerateResult,
+    Images,
     Rendezvous,
     WeightSource,
 )
 from astraflow_engine_host import protocol
 from astraflow_engine_host.protocol import HostGone
 from astraflow_runtime.raas.engines.deadlines import ended
+from astraflow_wire.images.table import encode_joined
 
 Call = Callable[[int], protocol.ToHost]
 
@@ -78,12 +80,16 @@ class HostClient:
             raise
 
     async def score(
-        self, tokens: npt.NDArray[np.int32], deadline_s: float
+        self, tokens: npt.NDArray[np.int32], deadline_s: float, images: Images = ()
     ) -> npt.NDArray[np.float32]:
-        """``Engine.score``."""
-        _, buffers = await self._call(
-            protocol.Score, deadline_s, "score", tokens.astype(np.int32, copy=False)
-        )
+        """``Engine.score``, or ``ReadsImages.score_images``."""
+        table, files = encode_joined([(images, len(tokens))])
+
+        def score(call: int) -> protocol.Frames:
+            read = tokens.astype(np.int32, copy=False)
+            return [*protocol.frames(protocol.Score(call, table), read), *files]
+
+        _, buffers = await self._sent(score, deadline_s, "score")
         return protocol.array(buffers, 0, np.float32, len(tokens))
 
     async def pause(self, mode: PauseMode, deadline_s: float) -> None:
@@ -190,7 +196,12 @@ class HostClient:
             raise HostGone(f"{self.host} {self.lost}")
 
     async def _call(
-        self, message: Call, deadline_s: float, what: str, *buffers: npt.NDArray[np.int32]
+        self, message: Call, deadline_s: float, what: str
+    ) -> tuple[dict[str, float], list[bytes]]:
+        return await self._sent(lambda call: protocol.frames(message(call)), deadline_s, what)
+
+    async def _sent(
+        self, frames: Callable[[int], protocol.Frames], deadline_s: float, what: str
     ) -> tuple[dict[str, float], list[bytes]]:
         self._check()
         call = next(self._numbers)
@@ -198,7 +209,7 @@ class HostClient:
             asyncio.get_running_loop().create_future()
         )
         self._calls[call] = answer
-        self._send(protocol.frames(message(call), *buffers))
+        self._send(frames(call))
         try:
             if not await ended([answer], deadline_s, self.stopped_s):
                 raise DeadlineExceeded(self.host, what, deadline_s)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.errors import AstraFlowError, WrongVersion
-from astraflow_core.types import GenerateRequest, GenerateResult
+from astraflow_core.types import GenerateRequest, GenerateResult, Images
 from astraflow_engine_host.protocol import HostGone
 from astraflow_runtime.raas.engines.host_client import HostClient
 from astraflow_runtime.raas.engines.replica import Replica
@@ -66,14 +66,16 @@ class Replicas:
                 log.info("request %s is retried: %s", request.id, gone)
         raise AssertionError("the last failure is raised")
 
-    async def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+    async def score(
+        self, tokens: npt.NDArray[np.int32], images: Images = ()
+    ) -> npt.NDArray[np.float32]:
         """``Engine.score`` on the least loaded; retried as :meth:`generate` is."""
         for deaths in range(1, MAX_DEATHS + 1):
             await self.available()
             replica = self.choose("", None)
             assert replica is not None
             try:
-                return await replica.engine.score(tokens, self._pin_wait_s)
+                return await replica.engine.score(tokens, self._pin_wait_s, images)
             except HostGone as gone:
                 if deaths == MAX_DEATHS:
                     raise

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.errors import RunFailed
-from astraflow_core.types import GenerateRequest, GenerateResult
+from astraflow_core.types import GenerateRequest, GenerateResult, Images
 from astraflow_engine_host.protocol import HostGone
 from astraflow_runtime.raas.engines.host_process import EngineHostProcess
 
@@ -109,10 +109,10 @@ class SupervisedEngine:
         return await self.running().client.generate(request)
 
     async def score(
-        self, tokens: npt.NDArray[np.int32], deadline_s: float
+        self, tokens: npt.NDArray[np.int32], deadline_s: float, images: Images = ()
     ) -> npt.NDArray[np.float32]:
         """``Engine.score`` on the current host; :class:`HostGone` if there is none."""
-        return await self.running().client.score(tokens, deadline_s)
+        return await self.running().client.score(tokens, deadline_s, images)
 
     def running(self) -> EngineHostProcess:
         """The host, if there is one; else :class:`HostGone`."""

@@ -18,7 +18,7 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.models import RunConfig, ServedModel
 from astraflow_core.errors import AstraFlowError, PreflightError, UserError, WorkflowError
-from astraflow_core.types import GenerateRequest, GenerateResult, Trajectory, TrajectoryView
+from astraflow_core.types import GenerateRequest, GenerateResult, Images, Trajectory, TrajectoryView
 from astraflow_engine_host.failures import describe
 from astraflow_runtime.config.named_rewards import (
     HOW,
@@ -50,6 +50,7 @@ from astraflow_runtime.raas.user_objects import (
     score_function,
 )
 from astraflow_wire.experts.layers import ExpertLayers
+from astraflow_wire.images.model import ImageModel
 from astraflow_wire.messages import Task, decode
 
 NAME = "dry-call"
@@ -101,7 +102,9 @@ class MadeUp:
             routed = np.broadcast_to(first, (read, self.experts.layers, len(first)))
         return GenerateResult(request.id, tokens, logprobs, versions, "stop", routed)
 
-    async def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+    async def score(
+        self, tokens: npt.NDArray[np.int32], images: Images = ()
+    ) -> npt.NDArray[np.float32]:
         """The same for each token. :class:`UserError` if the engine of the config gives no log-probs."""
         if not self._scores:
             raise UserError(
@@ -188,8 +191,9 @@ def perform(
     scorer = _scorer(config, catalog, directory, given, at)
     at(f"workflow {workflow.name!r}")
     recorded = {name for name, table in config.policies.items() if table.router_replay}
+    pictured = {name for name, table in config.policies.items() if table.images}
     engines = {
-        name: _handle(name, served, catalog, name in recorded)
+        name: _handle(name, served, catalog, name in recorded, name in pictured)
         for name, served in config.served.items()
     }
     runner = TaskRunner(NAME, workflow, scorer, engines)
@@ -248,14 +252,17 @@ def _used(table: Any) -> str:
     return table.use if table is not None else ""
 
 
-def _handle(name: str, served: ServedModel, catalog: Catalog, recorded: bool) -> PolicyHandle:
+def _handle(
+    name: str, served: ServedModel, catalog: Catalog, recorded: bool, pictured: bool
+) -> PolicyHandle:
     model, engine = Path(served.model), served.engine.use
     tokenizer = FolderTokenizer(model)
     scores = "score" in catalog.flags(Kind.ENGINE, engine)
     engines = MadeUp(name, model, tokenizer.eos_token_ids, engine, scores)
     if recorded:
         engines.experts = ExpertLayers.of(model)
-    return PolicyHandle(cast(Replicas, engines), tokenizer, served.frozen, engines.experts)
+    images = ImageModel.of(model) if pictured else None
+    return PolicyHandle(cast(Replicas, engines), tokenizer, served.frozen, engines.experts, images)
 
 
 def _scorer(

@@ -318,6 +318,8 @@ class TaskRunner:
         if ((sequence.logprobs != 0) & (sequence.versions == NOT_SAMPLED)).any():
             return "with a log-prob but no version; expected 0 where no policy sampled"
         problem = next(sparse.problems(sequence), "")
+        if sequence.images and self.policies[sequence.policy].images is None:
+            problem = problem or "with images, and the policy reads none; set images = true"
         return problem or problem_of(sequence, self.policies[sequence.policy].experts)
 
     async def _rewarded(

@@ -13,15 +13,18 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.errors import WorkflowError
+from astraflow_core.errors import UserError, WorkflowError
 from astraflow_core.protocols.workflow import Messages, PolicyEngine, Tokenizer, Tools
-from astraflow_core.types import Completion, GenerateRequest, GenerateResult, Sampling
+from astraflow_core.types import Completion, GenerateRequest, GenerateResult, Images, Sampling
 from astraflow_core.types import Sequence as TokenSequence
 from astraflow_runtime.raas.engines.replicas import Replicas
 from astraflow_runtime.raas.episodes.routing_log import RoutingLog
 from astraflow_runtime.raas.episodes.spans import record
 from astraflow_runtime.raas.episodes.turns import Turns
 from astraflow_wire.experts.layers import ExpertLayers
+from astraflow_wire.images.model import ImageModel
+from astraflow_wire.images.parts import split_images
+from astraflow_wire.images.placing import expanded
 
 
 class FatalTaskError(WorkflowError):
@@ -43,12 +46,13 @@ class RenderingTokenizer(Tokenizer, Protocol):
 @dataclass
 class PolicyHandle:
     """What all episodes of a policy share: its engines, its tokenizer, counters. ``experts``, if their choices are
-    recorded: those of its model."""
+    recorded: those of its model. ``images``, if the policy has ``images = true``: how its model reads them."""
 
     replicas: Replicas
     tokenizer: RenderingTokenizer
     frozen: bool = False
     experts: ExpertLayers | None = None
+    images: ImageModel | None = None
     tokens_generated: int = 0
     prompt_tokens: int = 0
     numbers: itertools.count[int] = field(default_factory=itertools.count)
@@ -65,6 +69,7 @@ class TaskPolicyEngine:
         session: str = "",
         turns: Turns | None = None,
         routing: RoutingLog | None = None,
+        images: Images = (),
     ) -> None:
         self._handle = handle
         self._sampling = sampling
@@ -72,6 +77,7 @@ class TaskPolicyEngine:
         self._session = session
         self._turns = turns or Turns()
         self.routing = routing
+        self._images = images
 
     @property
     def policy(self) -> str:
@@ -104,6 +110,35 @@ class TaskPolicyEngine:
     ) -> npt.NDArray[np.int32]:
         """Token ids of chat messages by the model's template; a string is encoded as it is."""
         return self._handle.tokenizer.render(messages, add_generation_prompt)
+
+    def render_images(
+        self, messages: Messages, add_generation_prompt: bool = True
+    ) -> tuple[npt.NDArray[np.int32], Images]:
+        """Token ids of chat messages with images, and the images in their places."""
+        model = self._handle.images
+        try:
+            plain, files = split_images(messages)
+            if files and model is None:
+                raise ValueError(
+                    "the messages have images, and the policy reads none: set images = true in [policies."
+                    f"{self.policy}], with a model, an engine and a trainer that have them"
+                )
+            tokens = self._handle.tokenizer.render(plain, add_generation_prompt)
+            return expanded(tokens, files, model) if model is not None else (tokens, ())
+        except ValueError as error:
+            raise UserError(f"policy {self.policy!r}: {error}") from error
+
+    def with_images(self, images: Images) -> PolicyEngine:
+        """The same policy, which sees ``images`` in all tokens that it is given from now on."""
+        return TaskPolicyEngine(
+            self._handle,
+            self._sampling,
+            self._pinned,
+            self._session,
+            self._turns,
+            self.routing,
+            images,
+        )
 
     def chat_text(
         self, messages: Messages, add_generation_prompt: bool = True, tools: Tools = ()
@@ -145,7 +180,7 @@ class TaskPolicyEngine:
         """The log-prob of each token given those before it, by the weights served now."""
         tokens = np.asarray(tokens, dtype=np.int32)
         self._check_length(len(tokens), 0)
-        scored = await self._handle.replicas.score(tokens)
+        scored = await self._handle.replicas.score(tokens, self._seen(tokens))
         await self._turns()
         return scored
 
@@ -158,6 +193,7 @@ class TaskPolicyEngine:
             session=self._session,
             pinned_version=self._pinned,
             routing=self.routing is not None,
+            images=self._seen(prompt),
         )
         handle.prompt_tokens += len(prompt)
         began = time.monotonic()
@@ -167,6 +203,10 @@ class TaskPolicyEngine:
         if self.routing is not None:
             self.routing.add(prompt, result)
         return result
+
+    def _seen(self, tokens: npt.NDArray[np.int32]) -> Images:
+        """The images that are whole in ``tokens``."""
+        return tuple(image for image in self._images if image.end <= len(tokens))
 
     def _check_length(self, prompt: int, max_tokens: int) -> None:
         context = self._handle.replicas.context_length
@@ -193,7 +233,9 @@ class TaskPolicyEngine:
         logprobs[start:] = result.logprobs
         versions = np.full(total, -1, np.int32)
         versions[start:] = result.versions
-        return TokenSequence(self.policy, tokens, mask, logprobs, versions, reward)
+        return TokenSequence(
+            self.policy, tokens, mask, logprobs, versions, reward, images=self._seen(prompt)
+        )
 
     def completion(self, result: GenerateResult) -> Completion:
         """The decoded sampled part, for rewards."""
@@ -204,7 +246,13 @@ class TaskPolicyEngine:
         """The same policy, with requests that share a session."""
         name = f"session-{next(self._handle.numbers)}"
         return TaskPolicyEngine(
-            self._handle, self._sampling, self._pinned, name, self._turns, self.routing
+            self._handle,
+            self._sampling,
+            self._pinned,
+            name,
+            self._turns,
+            self.routing,
+            self._images,
         )
 
 
