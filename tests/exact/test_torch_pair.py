@@ -42,6 +42,7 @@ class Case:
     sampled: tuple[int, ...]
     max_batch: int
     temperature: float
+    layout: str
     micro_batch_tokens: int
     threads: int
     seed: int
@@ -91,6 +92,7 @@ def cases(draw: st.DrawFn) -> Case:
         sampled=lengths(24),
         max_batch=draw(st.integers(1, 7)),
         temperature=draw(st.sampled_from([1.0, 0.7, 1.3])),
+        layout=draw(st.sampled_from(["auto", "packed"])),
         micro_batch_tokens=draw(st.sampled_from([16, 200, 2048])),
         threads=draw(st.integers(1, 2)),
         seed=draw(st.integers(0, 2**16)),
@@ -155,6 +157,7 @@ def trainer_of(case: Case, model: Path, place: Path, **keys: Any) -> Any:
         {
             **EXACT,
             "publish_dtype": "float32",
+            "layout": case.layout,
             "micro_batch_tokens": case.micro_batch_tokens,
             "threads": case.threads,
             **keys,
@@ -188,7 +191,7 @@ def test_sampling_scoring_and_training_agree_bitwise(tmp_path_factory: Any, case
 ONE = Case(
     kind="qwen3", layers=2, groups=2, shared=2, head_dim=8, hidden=36, ffn=48, tie=True,
     prompts=(3, 80, 17), sampled=(24, 9, 16), max_batch=3, temperature=0.7,
-    micro_batch_tokens=2048, threads=1, seed=5,
+    layout="packed", micro_batch_tokens=2048, threads=1, seed=5,
 )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def test_the_pair_torch_and_torch_is_exact() -> None:
         ([*BOTH, f"{TRAINER}.publish_dtype=bfloat16"], 'needs publish_dtype = "float32", since'),
         ([*BOTH, f"{TRAINER}.compute_dtype=bfloat16"], 'needs compute_dtype = "float32"'),
         ([*BOTH, f"{TRAINER}.lora_rank=4"], "needs lora_rank = 0: an engine merges adapters"),
-        ([*BOTH, f"{TRAINER}.layout=tree"], 'needs layout = "auto" or "bucketed"'),
+        ([*BOTH, f"{TRAINER}.layout=tree"], 'needs layout = "bucketed" or "packed"'),
         ([*BOTH, f"{TRAINER}.compile=true"], "needs compile = false"),
         ([*BOTH, f"{ENGINE}.dtype=bfloat16"], 'needs dtype = "float32"'),
         ([f"{ENGINE}.use=hf", *BOTH], "batch_invariant: unknown key"),

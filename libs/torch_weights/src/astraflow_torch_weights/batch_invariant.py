@@ -10,7 +10,7 @@ over :data:`KEYS` keys at a time, from the first key on, so that keys that are m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -211,14 +211,35 @@ def attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
+    position_ids: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """As transformers calls attention: ``query`` float32 ``[B, H, T, D]``, ``key`` and ``value`` ``[B, G, S, D]`` with H a
     multiple of G, a mask that is added or bool ``[B or 1, 1, T, S]``. Without one it is causal, and the last query is at the
-    last key. Gives ``[B, T, H, D]``."""
+    last key; in a single row ``position_ids`` that begin again at 0 begin another sequence. Gives ``[B, T, H, D]``."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    found = _AttentionFunction.apply(query, key, value, attention_mask, scale)  # type: ignore[no-untyped-call]
+    parts = [
+        _AttentionFunction.apply(*each, attention_mask, scale)  # type: ignore[no-untyped-call]
+        for each in zip(
+            *(_sequences(t, attention_mask, position_ids) for t in (query, key, value)), strict=True
+        )
+    ]
+    found = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
     return found.transpose(1, 2).contiguous(), None
+
+
+def _sequences(
+    states: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor | None
+) -> Sequence[torch.Tensor]:
+    """``[B, H, T, D]`` as it is, or the sequences that are packed into its only row."""
+    packed = len(states) == 1 and positions is not None and positions.numel() == states.shape[2]
+    if mask is not None or not packed:
+        return (states,)
+    assert positions is not None
+    starts = (positions.flatten() == 0).nonzero().flatten().tolist()
+    if len(starts) < 2:
+        return (states,)
+    return torch.tensor_split(states, starts[1:], 2)
 
 
 def _visible(

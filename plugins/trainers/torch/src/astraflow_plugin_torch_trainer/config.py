@@ -41,7 +41,7 @@ class TorchTrainerConfig(TrainingConfig):
             'publish_dtype = "float32", since an engine with rounded weights computes other log-probs': self.publish_dtype
             == "float32",
             'attention = "auto"': self.attention == "auto",
-            'layout = "auto" or "bucketed"': self.layout in ("auto", "bucketed"),
+            'layout = "bucketed" or "packed" (or "auto", the first)': self.layout != "tree",
             "lora_rank = 0: an engine merges adapters into the weights": not self.lora_rank,
             "compile = false": not self.compile,
         }

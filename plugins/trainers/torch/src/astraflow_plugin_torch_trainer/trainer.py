@@ -80,8 +80,9 @@ class TorchTrainer:
         attention = attention_of(self._config, device)
         # A mask of all pairs costs little beside the arithmetic of a CPU, and much memory of a GPU.
         trees = device.type == "cpu" and attention != "flash_attention_2"
-        layout = "bucketed" if self._config.batch_invariant else self._config.layout
-        self._layout = layout_for(layout, attention, trees)
+        # In a tree the tokens before one are not its neighbours: attention adds up in another order.
+        trees = trees and not self._config.batch_invariant
+        self._layout = layout_for(self._config.layout, attention, trees)
         self._budget = self._config.micro_batch_tokens or MICRO_BATCH_TOKENS[device.type]
         self._source, self._total_steps = model, total_steps
         self._model = self._loaded(model, device, attention, self._config.gradient_checkpointing)
