@@ -17,6 +17,7 @@ from astraflow_core.types import (
     ComponentContext,
     GenerateRequest,
     GenerateResult,
+    Images,
     LogprobSemantics,
     Rendezvous,
     WeightSource,
@@ -25,6 +26,7 @@ from astraflow_plugin_torch_engine.batch import Job
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.loop import DecodeLoop
 from astraflow_plugin_torch_engine.model import CausalModel
+from astraflow_plugin_torch_engine.reading import ImageReader
 from astraflow_plugin_torch_engine.receiving import BroadcastMembership
 from astraflow_plugin_torch_engine.sampling import SEMANTICS
 from astraflow_serving.tokens import check_request, check_tokens
@@ -73,6 +75,7 @@ class TorchEngine:
         loaded = await asyncio.to_thread(CausalModel, model, self._config)
         events = asyncio.get_running_loop()
         self._member = BroadcastMembership(loaded.device, self._config.broadcast_deadline_s)
+        self._reading = ImageReader(loaded)
         self._running = DecodeLoop(loaded, self._config, self._seed, events)
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
@@ -82,6 +85,7 @@ class TorchEngine:
         check_request(request, model.context_length, model.vocab)
         if request.routing:
             model.recorder.check()
+        await self._reading.read(request.prompt, request.images)
         future: asyncio.Future[GenerateResult] = asyncio.get_running_loop().create_future()
         loop.submit(Job(request, future))
         try:
@@ -96,6 +100,19 @@ class TorchEngine:
         model = loop.model
         check_tokens("a sequence to score", tokens, 0, model.context_length, model.vocab)
         scores: npt.NDArray[np.float32] = await _command(loop, lambda: loop.model.score(tokens))
+        return scores
+
+    async def score_images(
+        self, tokens: npt.NDArray[np.int32], images: Images
+    ) -> npt.NDArray[np.float32]:
+        """As :meth:`score`, of tokens with images."""
+        loop = self._loop
+        model = loop.model
+        check_tokens("a sequence to score", tokens, 0, model.context_length, model.vocab)
+        await self._reading.read(tokens, images)
+        scores: npt.NDArray[np.float32] = await _command(
+            loop, lambda: loop.model.score(tokens, images)
+        )
         return scores
 
     async def pause(self, mode: PauseMode) -> None:

@@ -20,7 +20,7 @@ import torch
 
 from astraflow_core.errors import RunFailed, WrongVersion
 from astraflow_core.protocols.engine import PauseMode
-from astraflow_core.types import GenerateResult, WeightSource
+from astraflow_core.types import GenerateRequest, GenerateResult, Images, WeightSource
 from astraflow_plugin_torch_engine.adapters import AdapterMerger
 from astraflow_plugin_torch_engine.batch import DecodingBatch, Job
 from astraflow_plugin_torch_engine.cache import TILE, Entries, KVPool, bucket
@@ -229,7 +229,7 @@ class DecodeLoop:
             self._speculation.begin(self._batch, jobs, first)
         try:
             order = {key: number for number, key in enumerate(prompts)}
-            source = np.array([order[job.request.prompt.tobytes()] for job in jobs])
+            source = np.array([order[_prompt_key(job.request)] for job in jobs])
             index = self.model.tensor(source)
             logits, fresh = self._prefill(first, list(prompts.values()), source)
             self._pool.store(first, fresh, index)
@@ -246,9 +246,13 @@ class DecodeLoop:
         prompts: list[npt.NDArray[np.int32]],
         source: npt.NDArray[np.int64],
     ) -> tuple[torch.Tensor, list[Entries]]:
-        if not any(job.request.routing for job in self._batch.jobs[first:]):
-            return self.model.prefill(prompts)
-        found, routed = self.model.recorder.during(lambda: self.model.prefill(prompts))
+        jobs = self._batch.jobs[first:]
+        images: list[Images] = [()] * len(prompts)
+        for job, number in zip(jobs, source.tolist(), strict=True):
+            images[number] = job.request.images
+        if not any(job.request.routing for job in jobs):
+            return self.model.prefill(prompts, images)
+        found, routed = self.model.recorder.during(lambda: self.model.prefill(prompts, images))
         self._batch.record_prompts(
             first, routed.reshape(len(prompts), -1, *routed.shape[1:]), source
         )
@@ -288,7 +292,7 @@ class DecodeLoop:
             rows = self._batch.size + len(jobs) + 1
             if bucket(rows) * max(TILE, bucket(needed)) > self.model.cache_tokens:
                 break
-            key = prompt.tobytes()
+            key = _prompt_key(job.request)
             if key not in prompts:
                 widths = lengths | {len(prompt)}
                 padded = (len(prompts) + 1) * max(widths)
@@ -423,6 +427,12 @@ class DecodeLoop:
         if self._settled and not self._events.is_closed():
             self._events.call_soon_threadsafe(_settle, self._settled)
         self._settled = []
+
+
+def _prompt_key(request: GenerateRequest) -> bytes:
+    """Equal for requests that the model answers alike."""
+    seen = "".join(f"{image.start}:{image.digest}" for image in request.images)
+    return request.prompt.tobytes() + seen.encode()
 
 
 def _settle(settled: list[Settled]) -> None:

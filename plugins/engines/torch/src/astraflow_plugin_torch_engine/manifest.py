@@ -29,6 +29,7 @@ def astraflow_engines() -> list[Component]:
                     "weights.ipc",
                     "lora",
                     "router_replay",
+                    "images",
                 }
             ),
         )

@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.cache_utils import DynamicCache
 from transformers.utils import logging as transformers_logging
 
 from astraflow_core.errors import UserError
+from astraflow_core.types import Images
 from astraflow_plugin_torch_engine.cache import TILE, Entries, KVPool
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_torch_weights.batch_invariant import make_batch_invariant
 from astraflow_torch_weights.device import engine_device
+from astraflow_torch_weights.images import ImageEncoder, reads_images
 from astraflow_torch_weights.routers import RouterRecorder
 
 _SCORE_CHUNK = 512
@@ -32,7 +34,8 @@ class CausalModel:
 
     ``eos``: the ids that end a sequence by the model's own word. ``context_length``: the most tokens of a
     sequence. ``cache_tokens``: how many tokens fit into ``cache_gb``, a power of two. ``vocab``: ids are
-    in ``[0, vocab)``. ``recorder``: of the experts that it chooses, if it has some.
+    in ``[0, vocab)``. ``recorder``: of the experts that it chooses, if it has some. ``images``: what it makes of images, if it
+    reads some.
     """
 
     def __init__(self, folder: Path, config: TorchEngineConfig) -> None:
@@ -42,7 +45,9 @@ class CausalModel:
         transformers_logging.disable_progress_bar()  # this is a service with a log, not a terminal
         try:
             hf = AutoConfig.from_pretrained(folder)
-            module: Any = AutoModelForCausalLM.from_pretrained(
+            pictured = reads_images(hf)
+            loader = AutoModelForImageTextToText if pictured else AutoModelForCausalLM
+            module: Any = loader.from_pretrained(
                 folder, config=hf, dtype=_dtype(config, self.device)
             )
         except (OSError, ValueError) as error:
@@ -53,6 +58,7 @@ class CausalModel:
         if config.batch_invariant:
             make_batch_invariant(self.module, "engine 'torch'")
         self.recorder = RouterRecorder(self.module)
+        self.images = ImageEncoder(folder, self.module) if pictured else None
         text = hf.get_text_config(decoder=True)
         self.vocab = int(text.vocab_size)
         self.eos = _eos(self.module.generation_config.eos_token_id, text.eos_token_id)
@@ -68,9 +74,10 @@ class CausalModel:
         return max(TILE, 1 << (tokens.bit_length() - 1))
 
     def prefill(
-        self, prompts: Sequence[npt.NDArray[np.int32]]
+        self, prompts: Sequence[npt.NDArray[np.int32]], images: Sequence[Images] = ()
     ) -> tuple[torch.Tensor, list[Entries]]:
-        """Logits ``[m, V]`` after each of ``m`` prompts, and each layer's keys and values of them all.
+        """Logits ``[m, V]`` after each of ``m`` prompts, and each layer's keys and values of them all. ``images``: those of
+        each prompt, or nothing if none has any.
 
         Padded on the right: causal attention keeps padding out of the real tokens without a mask, and the
         entries are left-aligned as the pool wants them; those beyond a prompt are overwritten later.
@@ -82,7 +89,7 @@ class CausalModel:
         ends, which = np.unique(lengths - 1, return_inverse=True)
         cache: Any = DynamicCache()
         logits = self.module(
-            input_ids=self.tensor(ids),
+            **self._inputs(self.tensor(ids), images),
             position_ids=torch.arange(ids.shape[1], device=self.device)[None],
             past_key_values=cache,
             use_cache=True,
@@ -91,6 +98,16 @@ class CausalModel:
         rows = torch.arange(len(prompts), device=self.device)
         entries = [(layer.keys, layer.values) for layer in cache.layers]
         return logits[rows, self.tensor(which)], entries
+
+    def _inputs(self, ids: torch.Tensor, images: Sequence[Images]) -> dict[str, torch.Tensor]:
+        """What the model is given for token ids ``[m, T]``, ``images`` for each row of them."""
+        placed = [
+            image.moved(row * ids.shape[1]) for row, some in enumerate(images) for image in some
+        ]
+        if not placed:
+            return {"input_ids": ids}
+        assert self.images is not None, "a request with images is checked before"
+        return {"inputs_embeds": self.images.embed(ids, placed)}
 
     def decode(
         self, tokens: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], pool: KVPool
@@ -112,18 +129,19 @@ class CausalModel:
         ).logits
         return logits
 
-    def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+    def score(self, tokens: npt.NDArray[np.int32], images: Images = ()) -> npt.NDArray[np.float32]:
         """Raw log-prob of each token given those before it: float32 ``[T]``, the first is 0.
 
         In chunks over a cache, so that the logits of a long sequence are never all in memory.
         """
         ids = self.tensor(tokens.astype(np.int64))
+        (inputs,) = self._inputs(ids[None], [images]).items()
         scores = torch.zeros(len(ids), device=self.device)
         cache: Any = DynamicCache()
         for start in range(0, len(ids) - 1, _SCORE_CHUNK):
             end = min(start + _SCORE_CHUNK, len(ids) - 1)
             logits = self.module(
-                input_ids=ids[None, start:end], past_key_values=cache, use_cache=True
+                **{inputs[0]: inputs[1][:, start:end]}, past_key_values=cache, use_cache=True
             ).logits[0]
             logprobs = logits.float().log_softmax(-1)
             following = ids[start + 1 : end + 1, None]
