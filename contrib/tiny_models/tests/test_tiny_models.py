@@ -45,6 +45,18 @@ def test_words_and_flags(tmp_path: Path) -> None:
     assert b"lm_head.weight" in weights(folder)
 
 
+def test_a_model_that_reads_images(tmp_path: Path) -> None:
+    reference = "tiny:llava?hidden=8&heads=2&alphabet=%20$ab%23&image=%23&image_size=6&patch_size=2"
+    folder = resolve(reference, 0, tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["model_type"], config["image_token_index"]) == ("llava", 4)
+    assert config["image_seq_length"] == 9
+    with pytest.raises(PreflightError, match="unknown key 'image_size'; known: hidden"):
+        resolve("tiny:qwen3?image_size=6", 0, tmp_path)
+    with pytest.raises(PreflightError, match="image_size=7 is not a multiple of patch_size=2"):
+        resolve("tiny:llava?image_size=7&patch_size=2", 0, tmp_path)
+
+
 def test_other_schemes_are_left_to_others(tmp_path: Path) -> None:
     assert astraflow_resolve_model("pypi:x", 0, tmp_path) is None
     assert astraflow_resolve_model("tiny:qwen3", 0, tmp_path) is not None
@@ -95,7 +107,7 @@ def test_a_failure_in_the_middle_leaves_no_half_made_folder(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "write_tiny_model", half)
+        patch.setitem(module._WRITERS, "qwen3", half)
         with pytest.raises(PreflightError, match="No space left on device"):
             resolve(QUICKSTART, 0, tmp_path)
     assert list((tmp_path / "tiny").iterdir()) == []

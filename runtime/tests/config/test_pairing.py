@@ -65,6 +65,18 @@ def test_components_that_do_not_fit(
     assert caught.value.problems == [expected]
 
 
+def test_images_need_an_engine_and_a_trainer_that_read_them(site: Any, run_file: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        overrides = ["policies.solver.images=true", "run.probe_every=1"]
+        load_config(run_file, overrides, site.catalog())
+    for kind in ("engine", "trainer"):
+        assert (
+            f"policies.solver.images: needs {kind} capability images; 'toy_{kind}' lacks it: leave the key out, or name "
+            in str(caught.value)
+        )
+    assert "run.probe_every: probes have tokens only" in str(caught.value)
+
+
 def test_router_replay_needs_an_engine_and_a_trainer_that_can(site: Any, run_file: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(run_file, ["policies.solver.router_replay=true"], site.catalog())

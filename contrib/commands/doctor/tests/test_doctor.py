@@ -21,6 +21,7 @@ from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.raas.episodes import dry_process
 from astraflow_runtime.raas.episodes.dry_process import BLOCKS, VARIABLE
 from astraflow_tiny_model.folder import write_tiny_model
+from astraflow_tiny_model.vision import write_tiny_vision_model
 
 QUICKSTART = Path(__file__).resolve().parents[4] / "examples" / "quickstart.toml"
 EXACT = tuple(f"policies.solver.{side}.batch_invariant=true" for side in ("engine", "trainer"))
@@ -89,6 +90,27 @@ def test_plugins_without_a_problem_are_one_line(
     assert f"ok      {sound}: the configuration is valid" in said
     assert main(["doctor"]) == 0
     assert f"plugins: {usable} without" in capsys.readouterr().out
+
+
+def test_images_need_a_model_that_reads_them(sound: str) -> None:
+    policy = load_config(sound, []).config.policies["solver"]
+    reading = policy.model_copy(update={"images": True})
+    loaded = with_policy(load_config(sound, []), reading)
+
+    def found() -> tuple[str, str]:
+        (one,) = (
+            f for f in diagnosis.of_run(loaded, sound) if f.subject == "policies.solver.images"
+        )
+        return one.level, one.text
+
+    level, text = found()
+    assert (
+        level == "problem" and "is of type 'qwen3', which reads no images here; images need" in text
+    )
+    folder = write_tiny_vision_model(Path(reading.model), hidden=8, layers=1, heads=2, kv_heads=1)
+    assert found() == ("ok", "an image becomes 4 tokens")
+    (folder / "preprocessor_config.json").unlink()
+    assert "is a model without a processor" in found()[1]
 
 
 def test_router_replay_needs_a_model_with_experts(
