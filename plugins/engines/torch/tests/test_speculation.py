@@ -13,17 +13,15 @@ import pytest
 
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
 from astraflow_plugin_torch_engine.engine import TorchEngine
-from astraflow_plugin_torch_engine.speculation import DraftLength
+from astraflow_plugin_torch_engine.speculation.lengths import DraftLengths
 
 Serve = Callable[..., AbstractAsyncContextManager[TorchEngine]]
 
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every draft is tried, seven tokens of it, whatever it costs."""
-    monkeypatch.setattr(
-        DraftLength, "choose", lambda self, proposal, most: 7 if (proposal.tokens >= 0).any() else 0
-    )
+    """Every draft is tried, all of it, whatever it costs."""
+    monkeypatch.setattr(DraftLengths, "choose", lambda self, kind, lengths: lengths)
 
 
 def requests(samplings: list[Sampling], rounds: int = 1) -> list[GenerateRequest]:

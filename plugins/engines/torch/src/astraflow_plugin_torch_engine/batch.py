@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
 from astraflow_core.types.generation import RoutedExperts
-from astraflow_plugin_torch_engine.history import CONTEXT
 from astraflow_plugin_torch_engine.sampling import stream_keys
+from astraflow_plugin_torch_engine.speculation.history import CONTEXT
 
 _ROW = np.dtype(
     [

@@ -26,12 +26,14 @@ def bucket(size: int) -> int:
 
 
 class _Step:
-    """Where the layers write in the current step, ``rows`` int64 ``[rows, 1]`` and ``positions`` int64 ``[rows, tokens]``,
-    and how many columns they read."""
+    """Where the layers write in the current step, ``rows`` and ``positions`` int64 ``[tokens]``, and how many ``columns`` of
+    the first ``size`` rows they read. ``packed``: all tokens are one sequence for the model, not one of each row."""
 
     rows: torch.Tensor
     positions: torch.Tensor
     columns = 0
+    size = 0
+    packed = False
 
 
 class PooledLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -59,13 +61,16 @@ class PooledLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the step's entries ``[rows, kv_heads, tokens, head_dim]``; return all up to the longest row,
-        ``[rows, kv_heads, columns, head_dim]``."""
+        """Store the step's entries, ``[rows, kv_heads, 1, head_dim]`` or packed ``[1, kv_heads, tokens, head_dim]``; return
+        all up to the longest row, ``[rows, kv_heads, columns, head_dim]``."""
         step = self._step
-        rows = len(step.rows)
         for pool, states in ((self.keys, key_states), (self.values, value_states)):
-            pool[step.rows, :, step.positions] = states.transpose(1, 2)
-        return self.keys[:rows, :, : step.columns], self.values[:rows, :, : step.columns]
+            pool[step.rows, :, step.positions] = (
+                states[0].transpose(0, 1) if step.packed else states[:, :, 0]
+            )
+        return self.keys[: step.size, :, : step.columns], self.values[
+            : step.size, :, : step.columns
+        ]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Columns of this step, first column."""
@@ -73,7 +78,7 @@ class PooledLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_seq_length(self) -> int:
         """Columns before this step's."""
-        return self._step.columns - self._step.positions.shape[1]
+        return self._step.columns - 1
 
     def get_max_length(self) -> int:
         """-1: grows."""
@@ -120,13 +125,26 @@ class KVPool(Cache):  # type: ignore[misc]
             layer.values[first:last, :, :columns] = values[source]
 
     def begin_step(self, positions: torch.Tensor, columns: int) -> None:
-        """Row i writes at the columns ``positions[i]`` (int64 ``[rows, tokens]``); all read the first ``columns``. What lies
-        behind a row's last token is not masked for ever: the next step overwrites it, or hides it, too."""
+        """Row i writes at column ``positions[i]`` (int64 ``[rows]``); all read the first ``columns``."""
         rows = len(positions)
+        at = torch.arange(rows, device=positions.device)
+        self._begin(at, positions, columns, rows, packed=False)
+
+    def begin_packed_step(
+        self, rows: torch.Tensor, positions: torch.Tensor, columns: int, size: int
+    ) -> None:
+        """Token i is written at column ``positions[i]`` of row ``rows[i]`` (int64 ``[tokens]`` each), of ``size`` rows. Those
+        that turn out to be wrong stay: what is behind the last token of a row is hidden from it, until it is overwritten."""
+        self._begin(rows, positions, columns, size, packed=True)
+
+    def _begin(
+        self, rows: torch.Tensor, positions: torch.Tensor, columns: int, size: int, packed: bool
+    ) -> None:
         self._used = columns
-        self._fit(rows, rows)
-        self._step.rows = torch.arange(rows, device=positions.device)[:, None]
-        self._step.positions, self._step.columns = positions, columns
+        self._fit(size, size)
+        step = self._step
+        step.rows, step.positions, step.columns = rows, positions, columns
+        step.size, step.packed = size, packed
 
     def move(self, source: torch.Tensor, target: torch.Tensor, columns: int) -> None:
         """Copy rows ``source`` over rows ``target`` (int64 ``[k]`` each, disjoint), ``columns`` of them."""

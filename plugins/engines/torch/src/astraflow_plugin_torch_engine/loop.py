@@ -27,7 +27,8 @@ from astraflow_plugin_torch_engine.cache import TILE, Entries, KVPool, bucket
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.model import CausalModel
 from astraflow_plugin_torch_engine.sampling import sample
-from astraflow_plugin_torch_engine.speculation import Speculation
+from astraflow_plugin_torch_engine.speculation.drafts import Speculation
+from astraflow_plugin_torch_engine.speculation.packed import can_pack, verify
 from astraflow_plugin_torch_engine.weights import load_tensors, load_weights
 
 _MOST_PREFILL_LOGITS = 1 << 24
@@ -68,7 +69,7 @@ class DecodeLoop:
         self._events = events
         self._batch = DecodingBatch(config.max_batch, model.eos, seed)
         self._speculation: Speculation | None = None
-        if config.speculation == "history":
+        if config.speculation == "history" and can_pack(model.module):
             alone = model.device.type == "cpu" and config.threads == 1
             self._speculation = Speculation(config.max_batch, config.history_tokens, alone)
         self._pool = KVPool()
@@ -233,7 +234,7 @@ class DecodeLoop:
             index = self.model.tensor(source)
             logits, fresh = self._prefill(first, list(prompts.values()), source)
             self._pool.store(first, fresh, index)
-            self._sample(logits[index][:, None], first, None)
+            self._sample(logits[index], first)
         except Exception as error:  # noqa: BLE001 (raised where the requests are awaited)
             self._fail(error)
         self.counters["prompt_tokens"] += sum(len(job.request.prompt) for job in jobs)
@@ -258,17 +259,12 @@ class DecodeLoop:
         )
         return found
 
-    def _decode(self, drafts: npt.NDArray[np.int64] | None) -> torch.Tensor:
-        """Logits ``[n, 1 + k, V]`` after the pending token of each row and the ``k`` drafted ones, if there are some."""
+    def _decode(self) -> torch.Tensor:
         rows, model = self._batch.rows, self.model
-        tokens, positions = rows["pending"][:, None].copy(), rows["position"][:, None].copy()
-        if drafts is not None:
-            last = np.cumsum(np.pad(drafts >= 0, ((0, 0), (1, 0))).astype(np.int64), axis=1)
-            tokens = np.take_along_axis(np.concatenate([tokens, drafts], axis=1), last, axis=1)
-            positions = positions + last
+        pending, positions = rows["pending"].copy(), rows["position"].copy()
         if not self._batch.recorded:
-            return model.decode(tokens, positions, self._pool)
-        logits, routed = model.recorder.during(lambda: model.decode(tokens, positions, self._pool))
+            return model.decode(pending, positions, self._pool)
+        logits, routed = model.recorder.during(lambda: model.decode(pending, positions, self._pool))
         self._batch.record_experts(routed)
         return logits
 
@@ -313,7 +309,7 @@ class DecodeLoop:
         self.counters["decoded_rows"] += self._batch.size
         try:
             if self._speculation is None or self._batch.recorded:
-                self._sample(self._decode(None), 0, None)
+                self._sample(self._decode(), 0)
             else:
                 self._speculate(self._speculation)
         except Exception as error:  # noqa: BLE001 (raised where the requests are awaited)
@@ -327,48 +323,67 @@ class DecodeLoop:
         drafts = speculation.drafts(self._batch)
         if drafts is None:
             started = speculation.clock()
-        sampled = self._sample(self._decode(drafts), 0, drafts)
+            sampled = self._sample(self._decode(), 0)
+        else:
+            sampled = self._verify(drafts)
         speculation.observe(sampled, drafts, speculation.clock() - started)
 
-    def _sample(
-        self, logits: torch.Tensor, first: int, drafts: npt.NDArray[np.int64] | None
-    ) -> npt.NDArray[np.int64]:
-        """Give the rows from ``first`` on their next tokens and end those that are done.
+    def _verify(self, drafts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Give each row the tokens of its draft that are right, and one more. ``drafts``: int64 ``[n, k]``, -1 behind the end
+        of a draft. Returns what was sampled at each place, int64 ``[n, 1 + k]``, -1 where nothing was.
 
-        ``logits``: ``[n, 1 + k, V]``. Each place is sampled by itself from its own distribution; a row goes on to the next
-        place while what was sampled is what ``drafts`` ``[n, k]`` put there. So a draft changes how many places of a row one
-        forward pass gives, and not what is sampled. Returns the tokens of all places, int64 ``[n, 1 + k]``.
+        Each place is sampled by itself from its own distribution; a row goes on to the next place while what was sampled is
+        what the draft has there. So drafts change how many tokens one forward pass gives, and not which.
         """
-        rows = self._batch.rows[first:]
-        size, places = logits.shape[:2]
-        if places > 1:
-            rows = np.repeat(rows, places)
-            rows["count"] += np.tile(np.arange(places), size)
-        tokens, logprobs = sample(logits.flatten(0, 1), rows)
-        chosen = tokens.cpu().numpy().reshape(size, places)
-        values = logprobs.cpu().numpy().reshape(size, places)
-        live = np.arange(size)
+        rows = self._batch.rows
+        counts = 1 + (drafts >= 0).sum(1)
+        row = np.repeat(np.arange(len(rows)), counts)
+        place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        tokens = np.concatenate([rows["pending"][:, None], drafts], axis=1)[row, place]
+        logits = verify(self.model, tokens, row, rows["position"][row] + place, self._pool)
+        records = rows[row]
+        records["count"] += place
+        chosen, values = sample(logits, records)
+        sampled = np.full((len(rows), 1 + drafts.shape[1]), -1, np.int64)
+        logprobs = np.zeros(sampled.shape, np.float32)
+        sampled[row, place], logprobs[row, place] = chosen.cpu().numpy(), values.cpu().numpy()
+        self._record(0, sampled, logprobs, drafts)
+        return sampled
+
+    def _sample(self, logits: torch.Tensor, first: int) -> npt.NDArray[np.int64]:
+        """Give the rows from ``first`` on their next token and end those that are done. Returns what was sampled, int64
+        ``[n, 1]``."""
+        tokens, logprobs = sample(logits, self._batch.rows[first:])
+        sampled = tokens.cpu().numpy()[:, None]
+        self._record(first, sampled, logprobs.cpu().numpy()[:, None], sampled[:, :0])
+        return sampled
+
+    def _record(
+        self,
+        first: int,
+        sampled: npt.NDArray[np.int64],
+        logprobs: npt.NDArray[np.float32],
+        drafts: npt.NDArray[np.int64],
+    ) -> None:
+        live = np.arange(len(sampled))
         ends = []
-        for place in range(places):
+        for place in range(sampled.shape[1]):
             if place:
-                assert drafts is not None
-                live = live[chosen[live, place - 1] == drafts[live, place - 1]]
+                live = live[sampled[live, place - 1] == drafts[live, place - 1]]
                 if not len(live):
                     break
-            self._check_finite(values[live, place])
+                self.counters["accepted_tokens"] += len(live)
+            self._check_finite(logprobs[live, place])
             self.counters["tokens_generated"] += len(live)
-            self.counters["accepted_tokens"] += len(live) if place else 0
             ended, stopped = self._batch.record(
-                first + live, chosen[live, place], values[live, place], self.version
+                first + live, sampled[live, place], logprobs[live, place], self.version
             )
             if len(ended):
                 ends.append((ended, stopped))
                 live = live[~np.isin(first + live, ended)]
         if ends:
-            self._end(
-                np.concatenate([e for e, _ in ends]), np.concatenate([s for _, s in ends]), "length"
-            )
-        return chosen
+            rows, stops = (np.concatenate(parts) for parts in zip(*ends, strict=True))
+            self._end(rows, stops, "length")
 
     def _check_finite(self, logprobs: npt.NDArray[np.float32]) -> None:
         if not np.isfinite(logprobs).all():

@@ -112,22 +112,22 @@ class CausalModel:
     def decode(
         self, tokens: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], pool: KVPool
     ) -> torch.Tensor:
-        """Logits ``[n, T, V]`` after each of the tokens ``[n, T]`` of row i of ``pool``, at ``positions[i]``, which ascend. A row
-        with fewer tokens repeats its last one, at the same position."""
+        """Logits ``[n, V]`` after token i, at ``positions[i]`` of row i of ``pool``."""
         columns = -(-(int(positions.max()) + 1) // TILE) * TILE
         at = self.tensor(positions)
         pool.begin_step(at, columns)
-        hidden = torch.arange(columns, device=self.device) > at[..., None]
+        hidden = torch.arange(columns, device=self.device) > at[:, None]
         mask = torch.zeros(hidden.shape, dtype=self.module.dtype, device=self.device)
-        mask = mask.masked_fill_(hidden, torch.finfo(mask.dtype).min)[:, None]
+        mask = mask.masked_fill_(hidden, torch.finfo(mask.dtype).min)[:, None, None]
         logits: torch.Tensor = self.module(
-            input_ids=self.tensor(tokens),
+            input_ids=self.tensor(tokens)[:, None],
             attention_mask=mask,
-            position_ids=at,
+            position_ids=at[:, None],
             past_key_values=pool,
             use_cache=True,
+            logits_to_keep=1,
         ).logits
-        return logits
+        return logits[:, 0]
 
     def score(self, tokens: npt.NDArray[np.int32], images: Images = ()) -> npt.NDArray[np.float32]:
         """Raw log-prob of each token given those before it: float32 ``[T]``, the first is 0.

@@ -2,7 +2,7 @@
 
 No draft model: what a policy samples, it often samples again, in the other samples of a group, in later epochs of the same
 prompt, or by copying from its prompt (prompt lookup decoding, Saxena 2023; suffix decoding, Oliaro et al. 2024,
-arXiv:2411.04975). A draft is a guess; :mod:`.speculation` decides whether it is tried, and the model whether it is right.
+arXiv:2411.04975). A draft is a guess; :mod:`.lengths` decides whether it is tried, and the model whether it is right.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 UInt64 = npt.NDArray[np.uint64]
 
-CONTEXT = 8
+CONTEXT = 16
 """The most tokens by which a place is found."""
 
-ORDERS = ((8, False), (4, True), (4, False), (2, True))
+ORDERS = ((16, False), (8, False), (4, True), (2, True))
 """The kinds of matches, best first: how many last tokens are equal, and whether the prompts must be equal, too."""
 
 BYTES_PER_TOKEN = 4 + 8 * 2 * len(ORDERS) + 1
