@@ -47,8 +47,12 @@ DRAWN: dict[str, Draw] = {
     "agent_learning": recorded_by("bench.agent_learning"),
     "environment_learning": drawn_by("bench.environment_learning"),
     "gpu/learning": drawn_by("bench.on_gpu.learning"),
+    "studies/autoscaling": reported_by("bench.studies.autoscaling"),
     "studies/data_policies": reported_by("bench.studies.data_policies"),
+    "studies/regions": reported_by("bench.studies.regions"),
+    "studies/sparsity": reported_by("bench.studies.sparsity"),
     "studies/staleness": reported_by("bench.studies.staleness"),
+    "studies/synchronous": reported_by("bench.studies.synchronous"),
     "studies/text_game": drawn_by("bench.text_game"),
     "tool_learning": recorded_by("bench.tool_learning"),
 }

@@ -1,8 +1,8 @@
 """Autoscaling against fixed pools, and one RaaS that becomes sixteen: ``python -m bench.studies.autoscaling``.
 
-The counterpart of table 4 and figure 7a of the AstraFlow paper. One policy whose rollouts become three times as long and short again
-during the run, a trainer whose step takes 1.5 s, RaaS of eight episodes at once. Two RaaS keep the trainer busy at the beginning
-and at the end, six in the middle. ``small``: always two; ``large``: always six; ``auto``: `[raas] autoscale` with the rule
+The counterpart of table 4 and figure 7a of the AstraFlow paper. One policy whose rollouts become twice as long and short again
+during the run, a trainer whose step takes 1.5 s, RaaS of eight episodes at once. Four RaaS keep the trainer busy at the beginning
+and at the end, six nearly in the middle. ``small``: always two; ``large``: always six; ``auto``: `[raas] autoscale` with the rule
 `three_zones` from two to six. ``1-16-1``: a RaaS that suffices is joined by fifteen others by `astraflow raas add`, and
 these are drained again. Engine and trainer are paced; the rule, the launcher's starts and drains, and the
 start of every process are real, and take CPU time that a cluster would have elsewhere.
@@ -26,7 +26,7 @@ from bench.studies.services import Job, SystemStudy, main, policy
 BATCH, PLACES, STEP_S = 64, 8, 1.5
 MEDIAN_S, SIGMA = 0.3, 0.5
 STEPS, SMALL, LARGE = 72, 2, 6
-LOAD = [[0, 1.0], [16, 1.0], [24, 3.0], [44, 3.0], [52, 1.0]]
+LOAD = [[0, 1.0], [16, 1.0], [24, 2.0], [44, 2.0], [52, 1.0]]
 MANY, MANY_STEPS = 16, 48
 ADD_AT, DRAIN_AT = 10, 30
 LOOK_S = 0.2

@@ -14,7 +14,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,10 @@ MOST_ROLLOUTS = 500_000
 next batch may never be full."""
 
 
+Published = Callable[[dict[str, Any]], None]
+"""Called with the weights of a version: arrays by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A run: the quickstart with ``overrides`` (as of ``--set``). A group arrives after a whole number of
@@ -77,12 +81,12 @@ class Point:
     metrics: dict[str, float]
 
 
-async def train(setting: Setting) -> dict[str, Any]:
-    """Make the run; JSON-like: its ``points``, rows by what became of them, CPU seconds."""
+async def train(setting: Setting, published: Published | None = None) -> dict[str, Any]:
+    """Make the run; JSON-like: its ``points``, rows by what became of them, CPU seconds. ``published`` gets each version."""
     loaded = load_config(QUICKSTART, setting.overrides)
     began = time.process_time()
     with tempfile.TemporaryDirectory(prefix="astraflow-study-") as scratch:
-        loop = _Loop(loaded, setting, Path(scratch))
+        loop = _Loop(loaded, setting, Path(scratch), published)
         await loop.start()
         try:
             points = await loop.run()
@@ -102,7 +106,14 @@ async def train(setting: Setting) -> dict[str, Any]:
 class _Loop:
     """The parts of a run, and the ticks."""
 
-    def __init__(self, loaded: LoadedConfig, setting: Setting, directory: Path) -> None:
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        setting: Setting,
+        directory: Path,
+        published: Published | None = None,
+    ) -> None:
+        self._published = published
         self._config, self._catalog = loaded.config, loaded.catalog
         self._setting, self._directory = setting, directory
         config, table = self._config, self._config.policies[POLICY]
@@ -237,7 +248,10 @@ class _Loop:
         self._now += 1
         self._version += 1
         file = self._directory / "weights.safetensors"
-        save_file(_arrays(self._trainer.export()), file)
+        arrays = _arrays(self._trainer.export())
+        save_file(arrays, file)
+        if self._published is not None:
+            self._published(arrays)
         await self._rollouts.load(file, self._version)
         for chain in (self.admission.chain, self.stream.chain):
             chain.on_version(POLICY, self._version)
