@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
 from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from launch_support import Table, parsed
 from astraflow_core.errors import UserError
 from astraflow_runtime.launch.planning.prepare import prepare
 from astraflow_runtime.launch.planning.resume import resume
+from astraflow_runtime.launch.results import curves
 from astraflow_runtime.launch.results.live_curves import VARIABLE, LiveCurves
+from astraflow_runtime.launch.results.metrics import MetricsFile, read_metrics
 from astraflow_wire.policy_status import PolicyStatus
 from astraflow_wire.status import Status
 
@@ -85,3 +89,41 @@ def test_curves_are_drawn_while_a_run_continues_and_not_often(
     assert look(3) == "curves.png is no longer updated during the run: ValueError('no font')"
     assert look(4) == ""
     drawn.close()
+
+
+NAMES = (
+    "reward", "reward_std", "pass_rate", "staleness_mean", "staleness_max", "completion_length_mean",
+    "completion_length_max", "truncated_fraction", "equal_groups_fraction", "entropy", "entropy_estimate", "kl",
+    "approx_kl", "grad_norm", "wait_s", "update_s", *(f"other_{number}" for number in range(40)),
+)  # fmt: skip
+STEPS = 200
+
+
+def test_the_same_lines_are_drawn_from_a_part_of_the_file(tmp_path: Path) -> None:
+    """And that part takes little memory, since a run may be long."""
+
+    def step(number: int) -> dict[str, Any]:
+        figures = {name: number + place / 100 for place, name in enumerate(NAMES)}
+        return {"time": number, "policy": "solver", "step": number, "metrics": figures}
+
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps(step(number)) + "\n" for number in range(1, STEPS + 1)))
+
+    def points(metrics: MetricsFile) -> list[list[Any]]:
+        return [
+            [line.get_xydata().tolist() for line in axis.get_lines()]
+            for axis in curves.figure_of(metrics, "", 1).axes
+        ]
+
+    def read_within(*only: Any) -> tuple[MetricsFile, int]:
+        tracemalloc.start()
+        try:
+            return read_metrics(tmp_path, *only), tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    whole, most = read_within()
+    part, least = read_within(curves.DRAWN)
+    assert points(part) == points(whole)
+    assert sum(len(line) for axis in points(part) for line in axis) >= 16 * STEPS
+    assert least < most / 4

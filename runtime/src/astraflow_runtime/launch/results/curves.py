@@ -73,6 +73,17 @@ _SECONDS = _Panel(
     "s",
     (_Line(("wait_s",), "waiting for data"), _Line(("update_s",), "trains", "--")),
 )
+_STALENESS = (
+    _Line(("staleness_mean",), "mean of the batch"),
+    _Line(("staleness_max",), "largest of the batch", ":"),
+)
+_PANELS = (_LENGTHS, _SHARES, _ENTROPY, _KL, _GRADIENT, _SECONDS)
+DRAWN = frozenset({"reward", "reward_std", "pass_rate"}) | {
+    name
+    for line in (*_STALENESS, *(line for panel in _PANELS for line in panel.lines))
+    for name in line.names
+}
+"""The figures of a step that :func:`draw_curves` looks at."""
 
 
 def draw_curves(metrics: MetricsFile, title: str, max_staleness: int, path: Path) -> None:
@@ -101,8 +112,7 @@ def figure_of(metrics: MetricsFile, title: str, max_staleness: int) -> Figure:
     _reward(axes[0], metrics.steps, colours)
     _accuracy(axes[1], metrics, colours)
     _pass_rate(axes[2], metrics.steps, colours)
-    panels = (_LENGTHS, _SHARES, _ENTROPY, _KL, _GRADIENT, _SECONDS)
-    for axis, panel in zip(axes[3:9], panels, strict=True):
+    for axis, panel in zip(axes[3:9], _PANELS, strict=True):
         _draw(axis, panel, metrics.steps, colours)
     _staleness(axes[9], metrics.steps, colours, max_staleness)
     for axis in axes:
@@ -254,10 +264,6 @@ def _pass_rate(axis: Any, steps: Sequence[MetricsStep], colours: dict[str, str])
 def _staleness(
     axis: Any, steps: Sequence[MetricsStep], colours: dict[str, str], bound: int
 ) -> None:
-    lines = (
-        _Line(("staleness_mean",), "mean of the batch"),
-        _Line(("staleness_max",), "largest of the batch", ":"),
-    )
-    _draw(axis, _Panel("Staleness of trained sequences", "versions", lines), steps, colours)
+    _draw(axis, _Panel("Staleness of trained sequences", "versions", _STALENESS), steps, colours)
     axis.axhline(bound, color="#555555", linewidth=1, linestyle="--", label=f"bound ({bound})")
     axis.set_ylim(-0.1, bound + 0.5)

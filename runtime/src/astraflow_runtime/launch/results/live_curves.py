@@ -74,7 +74,7 @@ class LiveCurves:
     def _draw(self) -> float:
         """CPU seconds that it took."""
         began = time.thread_time()
-        run, metrics = self._config.run, read_metrics(self._directory)
+        run, metrics = self._config.run, read_metrics(self._directory, curves.DRAWN)
         if metrics.steps:
             done = max(step.step for step in metrics.steps)
             title = f"{run.name}, seed {run.seed}: {done} of {run.steps} steps"

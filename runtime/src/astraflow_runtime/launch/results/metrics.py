@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,30 +48,45 @@ class MetricsFile:
     damaged: tuple[int, ...] = ()
 
 
-def read_metrics(directory: Path) -> MetricsFile:
+def read_metrics(directory: Path, only: Collection[str] | None = None) -> MetricsFile:
     """What the file holds so far; empty if there is none yet. A last line that a killed process left
-    unfinished is skipped, and what follows a hole that power loss left."""
+    unfinished is skipped, and what follows a hole that power loss left. With ``only`` the steps have these figures and
+    ``lines`` is empty: an eighth of the memory."""
     file = directory / FILE
     if not file.exists():
         return MetricsFile()
-    texts = file.read_bytes().partition(b"\0")[0].splitlines(keepends=True)
     lines: list[dict[str, Any]] = []
     steps: dict[tuple[str, int], MetricsStep] = {}
     evaluations: list[EvaluationRecord] = []
     damaged = []
-    for number, text in enumerate(texts, 1):
+    for number, text in enumerate(_texts(file), 1):
         try:
             line, read = read_line(text)
         except (ValueError, KeyError, TypeError, AttributeError):
             if text.endswith(b"\n"):
                 damaged.append(number)
             continue
-        lines.append(line)
+        if only is None:
+            lines.append(line)
         if isinstance(read, MetricsStep):
+            if only is not None:
+                kept = {name: read.figures[name] for name in only if name in read.figures}
+                read = replace(read, figures=kept)
             steps.setdefault((read.policy, read.step), read)
         elif read is not None:
             evaluations.append(read)
     return MetricsFile(tuple(lines), tuple(steps.values()), tuple(evaluations), tuple(damaged))
+
+
+def _texts(file: Path) -> Iterator[bytes]:
+    """The lines up to a hole."""
+    with file.open("rb") as opened:
+        for text in opened:
+            before, hole, _ = text.partition(b"\0")
+            if before:
+                yield before
+            if hole:
+                return
 
 
 def left_out(metrics: MetricsFile, directory: Path) -> str:
