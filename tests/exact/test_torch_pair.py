@@ -49,7 +49,7 @@ class Case:
 
     def write(self, folder: Path) -> Path:
         """The model, with distributions far from uniform."""
-        config = {"qwen3": transformers.Qwen3Config, "llama": transformers.LlamaConfig}[self.kind](
+        config = {"qwen3": transformers.Qwen3Config, "llama": transformers.LlamaConfig, "qwen2": transformers.Qwen2Config}[self.kind](
             vocab_size=37, hidden_size=self.hidden, intermediate_size=self.ffn,
             num_hidden_layers=self.layers, num_attention_heads=self.groups * self.shared,
             num_key_value_heads=self.groups, head_dim=self.head_dim, max_position_embeddings=256,
@@ -80,7 +80,7 @@ def cases(draw: st.DrawFn) -> Case:
         return tuple(draw(st.lists(st.integers(1, most), min_size=number, max_size=number)))
 
     return Case(
-        kind=draw(st.sampled_from(["qwen3", "llama"])),
+        kind=draw(st.sampled_from(["qwen3", "qwen2", "llama"])),
         layers=draw(st.integers(1, 2)),
         groups=draw(st.integers(1, 3)),
         shared=draw(st.integers(1, 3)),
@@ -234,6 +234,33 @@ def test_other_orders_of_sums_show(
 def backwards(left: Any, right: Any) -> Any:
     """Products that are added up the other way round."""
     return torch.bmm(left.flip(-1), right.flip(1))
+
+
+def test_what_was_drafted_is_exact_too(
+    place: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several tokens of a row in one pass, against the trainer's log-probs and the tokens without drafts."""
+    lengths = pytest.importorskip("astraflow_plugin_torch_engine.speculation.lengths")
+    monkeypatch.setattr(lengths.DraftLengths, "choose", lambda self, kind, asked: asked)
+    sampling = Sampling(40, temperature=0, ignore_eos=True)
+    prompts = [np.arange(2, 5 + 20 * (n % 2), dtype=np.int32) for n in range(6)]
+    requests = [GenerateRequest(str(n), prompt, sampling) for n, prompt in enumerate(prompts)]
+
+    async def sampled(speculation: str) -> tuple[list[GenerateResult], dict[str, float]]:
+        keys = {**EXACT, "max_batch": 2, "cache_gb": 0.01, "speculation": speculation}
+        engine = component("engine", keys, place)
+        await engine.start(model)
+        try:
+            found = await asyncio.gather(*(engine.generate(request) for request in requests))
+            return list(found), await engine.health()
+        finally:
+            await engine.close()
+
+    (found, health), (plain, _) = (asyncio.run(sampled(each)) for each in ("history", "none"))
+    assert health["accepted_tokens"] > 0
+    for ours, theirs in zip(found, plain, strict=True):
+        assert (ours.tokens == theirs.tokens).all() and (ours.logprobs == theirs.logprobs).all()
+    assert gap_of(trainer_of(ONE, model, place), rows_of(requests, found, 1.0)) == 0
 
 
 def test_gradients_are_those_of_torch(model: Path) -> None:
