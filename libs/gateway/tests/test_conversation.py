@@ -139,7 +139,12 @@ def test_a_conversation_that_is_over_says_why(budget: Budget, question: str, rea
 def test_what_cannot_be_asked_is_refused() -> None:
     async def play(episode: Episode) -> None:
         with pytest.raises(WorkflowError, match="expected an object with role and content"):
-            Conversation(episode, "p", [{"role": "user", "content": [{"type": "text"}]}])
+            Conversation(episode, "p", [{"role": "user", "content": None}])
+        parts = [{"type": "text"}]
+        with pytest.raises(
+            WorkflowError, match=r"message 0: a part of content is \{'type': 'text'\}"
+        ):
+            await Conversation(episode, "p", [{"role": "user", "content": parts}]).reply()
         with pytest.raises(WorkflowError, match=r"policy 'p': the chat template of .* rejected"):
             await Conversation(episode, "p", [USER]).reply()
         with pytest.raises(Exception, match="out of memory"):

@@ -189,7 +189,7 @@ def _is_message(value: Any) -> bool:
     return (
         isinstance(value, Mapping)
         and isinstance(value.get("role"), str)
-        and isinstance(value.get("content"), str)
+        and isinstance(value.get("content"), str | list)
     )
 
 

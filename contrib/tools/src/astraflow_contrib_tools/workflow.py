@@ -134,5 +134,5 @@ def _is_message(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and isinstance(value.get("role"), str)
-        and isinstance(value.get("content"), str)
+        and isinstance(value.get("content"), str | list)
     )

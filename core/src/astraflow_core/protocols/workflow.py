@@ -73,6 +73,12 @@ class PolicyEngine(Protocol):
         ``{"type": "image_url", "image_url": {"url"}}`` with a ``data:`` URL. :class:`astraflow_core.errors.UserError` for an
         image that cannot be read, and for any if the policy has not ``images = true``."""
 
+    def expand_images(
+        self, tokens: npt.NDArray[np.int32], files: Sequence[bytes]
+    ) -> tuple[npt.NDArray[np.int32], Images]:
+        """``tokens``, in which a template wrote one placeholder for each of the image ``files``, with as many as the model
+        reads for an image; and the images in their places. :class:`astraflow_core.errors.UserError` as of :meth:`render_images`."""
+
     def with_images(self, images: Images) -> PolicyEngine:
         """The same policy, which sees ``images`` at their places in all tokens that it is given from now on."""
 

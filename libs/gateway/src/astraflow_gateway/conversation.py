@@ -63,15 +63,16 @@ class Conversation:
         """Append messages, as :data:`~astraflow_gateway.chat.messages.Message` has them."""
         for message in messages:
             if not isinstance(message.get("role"), str) or not isinstance(
-                message.get("content"), str
+                message.get("content"), str | list
             ):
                 raise WorkflowError(
-                    f"a message is {message!r:.200}; expected an object with role and content, both text"
+                    f"a message is {message!r:.200}; expected an object with role and content, both text, or content a list of "
+                    "parts"
                 )
             self.messages.append(dict(message))
 
-    def answer_tool(self, call: ToolCall, content: str) -> None:
-        """Append the result of a tool that the policy has called."""
+    def answer_tool(self, call: ToolCall, content: str | list[dict[str, Any]]) -> None:
+        """Append the result of a tool that the policy has called: text, or parts of text and images."""
         self.append(
             {"role": "tool", "content": content, "tool_call_id": call.id, "name": call.name}
         )

@@ -228,11 +228,12 @@ class Episode:
         plan = self._prompt(request, history, start)
         prompt = plan.tokens
         sampling = self._sampling(request, engine, len(prompt), left)
+        seeing = engine.with_images(plan.images) if plan.images else engine
         trained = self._is_trained(request, policy)
         with self._reserved(sampling.max_tokens * request.n):
             try:
                 results = await asyncio.gather(
-                    *(engine.generate(prompt, sampling) for _ in range(request.n))
+                    *(seeing.generate(prompt, sampling) for _ in range(request.n))
                 )
             except ValueError as error:
                 if request.prompt is None:
@@ -286,7 +287,15 @@ class Episode:
 
     def _plan(self, request: ModelRequest, history: History) -> PromptPlan:
         with _refused("messages"):
-            return history.plan(request.messages, request.tools)
+            plan = history.plan(request.messages, request.tools)
+            parent = plan.parent
+            known, seen = (parent.end, parent.images) if parent is not None else (0, ())
+            if not plan.files:
+                return replace(plan, images=seen)
+            engine = self.engines[self.policy_of(request.model)]
+            fresh, images = engine.expand_images(plan.tokens[known:], plan.files)
+            tokens = np.concatenate([plan.tokens[:known], fresh])
+            return replace(plan, tokens=tokens, images=(*seen, *(i.moved(known) for i in images)))
 
     def _sampling(
         self, request: ModelRequest, engine: PolicyEngine, prompt: int, left: int
@@ -336,7 +345,7 @@ class Episode:
     ) -> Choice:
         engine, form = self.engines[policy], self.formats[policy]
         result, text, stopped_by = _cut(engine, result, request.stop, form.ends)
-        call = self.graph.add(policy, plan.tokens, result, trained, plan.parent, alone)
+        call = self.graph.add(policy, plan.tokens, result, trained, plan.parent, alone, plan.images)
         self._tokens += len(result.tokens)
         if trained:
             self.completions.append(engine.completion(result))

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from astraflow_core.types import GenerateResult
+from astraflow_core.types import GenerateResult, Images
 from astraflow_core.types import Sequence as TokenSequence
+from astraflow_core.types.images import images_between
 from astraflow_core.types.trajectory import NOT_SAMPLED
 
 Tokens = npt.NDArray[np.int32]
@@ -21,7 +22,7 @@ class Call:
     """One request to an engine: ``prompt`` int32 ``[P]`` as the engine got it, and what it sampled.
 
     ``parent`` is the call whose prompt and sampled tokens this prompt begins with. ``trained`` is false for a call
-    whose tokens shall not be trained.
+    whose tokens shall not be trained. ``images``: those that stand in the prompt.
     """
 
     policy: str
@@ -29,6 +30,7 @@ class Call:
     result: GenerateResult
     parent: Call | None = None
     trained: bool = True
+    images: Images = ()
 
     @property
     def end(self) -> int:
@@ -51,7 +53,7 @@ class Call:
 
 @dataclass
 class CaptureGraph:
-    """Calls by exact token prefix. Two calls of the same prompt that sampled the same tokens cannot be told apart
+    """Calls by exact prefix of tokens and images. Two calls of the same prompt that sampled the same tokens cannot be told apart
     by what continues them: such a continuation is a new root, counted in ``ambiguous``. ``turn_rewards``: what the
     turns of some calls earned; ``turn_states``: in which states they were taken."""
 
@@ -70,13 +72,14 @@ class CaptureGraph:
         trained: bool = True,
         parent: Call | None = None,
         alone: bool = False,
+        images: Images = (),
     ) -> Call:
         """Record a call. Unless its ``parent`` is known, it is the longest recorded call that its prompt begins with; none
         is looked for if the call is ``alone``."""
         prompt = np.asarray(prompt, np.int32)
         if not alone:
-            parent = parent or self._parent(policy, prompt)
-        call = Call(policy, prompt, result, parent, trained)
+            parent = parent or self._parent(policy, prompt, images)
+        call = Call(policy, prompt, result, parent, trained, images)
         self.calls.append(call)
         if len(result.tokens):
             tokens = call.tokens
@@ -84,12 +87,17 @@ class CaptureGraph:
             self._lengths.setdefault(policy, {})[len(tokens)] = None
         return call
 
-    def _parent(self, policy: str, prompt: Tokens) -> Call | None:
+    def _parent(self, policy: str, prompt: Tokens, images: Images) -> Call | None:
         lengths = self._lengths.get(policy, {})
         for length in sorted((each for each in lengths if each <= len(prompt)), reverse=True):
             prefix = prompt[:length]
             found = self._ends.get((policy, length, _digest(prefix)), [])
-            found = [call for call in found if np.array_equal(call.tokens, prefix)]
+            seen = images_between(images, 0, length, 0)
+            found = [
+                call
+                for call in found
+                if call.images == seen and np.array_equal(call.tokens, prefix)
+            ]
             if len(found) > 1:
                 self.ambiguous += 1
                 return None
@@ -137,7 +145,7 @@ def _sequence(leaf: Call, trained: list[Call]) -> TokenSequence:
         mask[len(call.prompt) : call.end] = True
     # A column says nothing of a token that is not trained here.
     logprobs[~mask], versions[~mask] = 0.0, NOT_SAMPLED
-    return TokenSequence(leaf.policy, leaf.tokens, mask, logprobs, versions)
+    return TokenSequence(leaf.policy, leaf.tokens, mask, logprobs, versions, images=leaf.images)
 
 
 def _digest(tokens: Tokens) -> int:

@@ -17,6 +17,7 @@ from astraflow_gateway.chat.messages import ChatModel, Message, tool_call
 from astraflow_gateway.chat.quoting import Quoting
 from astraflow_gateway.requests import NotEncodable
 
+Content = str | list[dict[str, Any]]
 _TOOL = {
     "type": "function",
     "function": {
@@ -200,10 +201,10 @@ def _in_plain_text(
         first = plain[0]
         if style == python_calls.STYLE and first["role"] != "system":
             return [{"role": "system", "content": offer}, *plain]
-        parts = (
-            (first["content"], offer) if first["role"] == "system" else (offer, first["content"])
-        )
-        plain[0] = {**first, "content": "\n\n".join(part for part in parts if part)}
+        before, after = ("", offer) if first["role"] == "system" else (offer, "")
+        between = "\n\n" if first["content"] else ""
+        framed = _framed(before and before + between, first["content"], after and between + after)
+        plain[0] = {**first, "content": framed}
     return plain
 
 
@@ -213,7 +214,7 @@ def _offer(tools: Sequence[Mapping[str, Any]]) -> str:
 
 def _plain(message: Message) -> Message:
     if message["role"] == "tool":
-        content = f"<tool_response>\n{message['content']}\n</tool_response>"
+        content = _framed("<tool_response>\n", message["content"], "\n</tool_response>")
         return {"role": "user", "content": content}
     blocks = [
         json.dumps(
@@ -226,14 +227,24 @@ def _plain(message: Message) -> Message:
 
 def _python_plain(message: Message) -> Message:
     if message["role"] == "tool":
-        return {"role": "user", "content": f"Result: {message['content']}"}
+        return {"role": "user", "content": _framed("Result: ", message["content"], "")}
     calls = [call["function"] for call in message.get("tool_calls", ())]
     return _with_calls(
         message, [python_calls.written(each["name"], each["arguments"]) for each in calls]
     )
 
 
+def _framed(before: str, content: Content, after: str) -> Content:
+    """``content`` between two texts."""
+    if isinstance(content, str):
+        return before + content + after
+    texts = [{"type": "text", "text": text} if text else None for text in (before, after)]
+    return [part for part in (texts[0], *content, texts[1]) if part is not None]
+
+
 def _with_calls(message: Message, calls: Sequence[str]) -> Message:
-    content = "\n".join(part for part in (message["content"], *calls) if part)
+    content = message["content"]
+    if isinstance(content, str):
+        content = "\n".join(part for part in (content, *calls) if part)
     plain: Message = {key: message[key] for key in ("role", "reasoning_content") if key in message}
     return {**plain, "content": content}

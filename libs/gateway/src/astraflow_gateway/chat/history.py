@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from astraflow_core.errors import UserError
+from astraflow_core.types import Images
 from astraflow_gateway.capture.graph import Call, Tokens
 from astraflow_gateway.chat.format import ChatFormat
 from astraflow_gateway.chat.messages import ChatModel, Message, ModelReply, digests
+from astraflow_wire.images.parts import split_images
 
 _OTHER = "probe_of_another_message"
 
@@ -34,11 +37,16 @@ class PromptPlan:
     else why it is a root: "first" (nothing was said before), "history" (the agent sent a reply that no call made, or
     other tools), "template" (the template writes an earlier turn in another way now), "end" (the reply did not end
     as the template ends one), "stop" (a stop sequence cut the reply) or "ambiguous" (several calls made it).
-    ``parent`` is the call whose ids it begins with."""
+    ``parent`` is the call whose ids it begins with.
+
+    ``files``: those of images that come after the parent, each of which has one placeholder here; once there are as many as
+    the model reads, ``images`` has all of the prompt in their places."""
 
     tokens: Tokens
     outcome: str
     parent: Call | None = None
+    files: tuple[bytes, ...] = ()
+    images: Images = ()
 
 
 @dataclass
@@ -58,6 +66,10 @@ class History:
             turns[0].message if len(turns) == 1 else message
             for message, turns in zip(messages, known, strict=True)
         ]
+        try:
+            said, files = split_images(said)
+        except ValueError as error:
+            raise UserError(str(error)) from error
         last = max((at for at, each in enumerate(said) if each["role"] == "assistant"), default=-1)
         text = self.format.text(said, tools, True)
         turns = known[last] if last >= 0 else []
@@ -72,7 +84,8 @@ class History:
         tokens = self.format.encode(text, said, tools, rest)
         if parent is not None:
             tokens = np.concatenate([parent.tokens, tokens])
-        return PromptPlan(tokens, outcome, parent)
+            files = files[len(parent.images) :]
+        return PromptPlan(tokens, outcome, parent, tuple(files))
 
     def record(
         self,

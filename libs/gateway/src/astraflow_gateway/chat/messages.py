@@ -13,7 +13,7 @@ import xxhash
 from astraflow_core.protocols.workflow import Messages, Tokenizer, Tools
 
 Message = dict[str, Any]
-"""``role``; ``content``, always text; of an assistant also ``reasoning_content`` and ``tool_calls``, of a tool
+"""``role``; ``content``, text, or a list of parts where an environment or a tool shows an image; of an assistant also ``reasoning_content`` and ``tool_calls``, of a tool
 ``tool_call_id`` and ``name``. Arguments of a tool call are an object, or text if they are not one."""
 
 

@@ -17,7 +17,8 @@ PLACEHOLDER = {"type": "image"}
 def split_images(
     messages: Sequence[Mapping[str, Any]],
 ) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """The messages with :data:`PLACEHOLDER` for each image, as a template reads them, and the image files in order.
+    """The messages with :data:`PLACEHOLDER` for each image, as a template reads them, and the image files in order. Content
+    of parts without an image becomes one text.
     :class:`ValueError` that names the message for a part that is neither text nor an image, an image that is not in a
     ``data:`` URL or cannot be read, and for more than :data:`~astraflow_wire.images.files.MAX_IMAGES`."""
     files: list[bytes] = []
@@ -26,13 +27,21 @@ def split_images(
         content = message.get("content")
         if isinstance(content, list):
             try:
-                content = [_part(part, files) for part in content]
+                content = _content(content, files)
             except ValueError as error:
                 raise ValueError(f"message {number}: {error}") from error
         plain.append({**message, "content": content} if "content" in message else dict(message))
     if len(files) > MAX_IMAGES:
         raise ValueError(f"the messages have {len(files)} images; the most is {MAX_IMAGES}")
     return plain, files
+
+
+def _content(parts: list[Any], files: list[bytes]) -> str | list[dict[str, Any]]:
+    """The parts, or their text if there is no image: not every template reads parts."""
+    plain = [_part(part, files) for part in parts]
+    if PLACEHOLDER in plain:
+        return plain
+    return "".join(part["text"] for part in plain)
 
 
 def _part(part: Any, files: list[bytes]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,10 @@ class Replicas:
             replica = self.choose("", None)
             assert replica is not None
             try:
-                return await replica.engine.score(tokens, self._pin_wait_s, images)
+                score = replica.engine.score
+                if images:
+                    score = partial(score, images=images)
+                return await score(tokens, self._pin_wait_s)
             except HostGone as gone:
                 if deaths == MAX_DEATHS:
                     raise

@@ -115,18 +115,31 @@ class TaskPolicyEngine:
         self, messages: Messages, add_generation_prompt: bool = True
     ) -> tuple[npt.NDArray[np.int32], Images]:
         """Token ids of chat messages with images, and the images in their places."""
-        model = self._handle.images
         try:
             plain, files = split_images(messages)
-            if files and model is None:
-                raise ValueError(
-                    "the messages have images, and the policy reads none: set images = true in [policies."
-                    f"{self.policy}], with a model, an engine and a trainer that have them"
-                )
-            tokens = self._handle.tokenizer.render(plain, add_generation_prompt)
-            return expanded(tokens, files, model) if model is not None else (tokens, ())
         except ValueError as error:
             raise UserError(f"policy {self.policy!r}: {error}") from error
+        self._check_reads(files)
+        return self.expand_images(self.render(plain, add_generation_prompt), files)
+
+    def expand_images(
+        self, tokens: npt.NDArray[np.int32], files: Sequence[bytes]
+    ) -> tuple[npt.NDArray[np.int32], Images]:
+        """The tokens with as many placeholders for each image as the model reads, and the images in their places."""
+        self._check_reads(files)
+        if (model := self._handle.images) is None:
+            return tokens, ()
+        try:
+            return expanded(tokens, files, model)
+        except ValueError as error:
+            raise UserError(f"policy {self.policy!r}: {error}") from error
+
+    def _check_reads(self, files: Sequence[bytes]) -> None:
+        if files and self._handle.images is None:
+            raise UserError(
+                f"policy {self.policy!r}: the messages have images, and the policy reads none: set images = true in "
+                f"[policies.{self.policy}], with a model, an engine and a trainer that have them"
+            )
 
     def with_images(self, images: Images) -> PolicyEngine:
         """The same policy, which sees ``images`` in all tokens that it is given from now on."""
