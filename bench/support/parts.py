@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from astraflow_core.types import ComponentContext, Prompt
+from astraflow_core.types import ComponentContext, GroupSummary, Prompt, Verdict
 
 
 class Prompts:
@@ -25,3 +25,20 @@ class ManyPrompts(Prompts):
 
     def __len__(self) -> int:
         return 2_000_000
+
+
+HOARDED_KB = 64
+
+
+class Hoarder:
+    """A data policy that leaks: it keeps ``HOARDED_KB`` for each group."""
+
+    def __init__(self, config: None, context: ComponentContext) -> None:
+        del config, context
+        self._kept: list[bytearray] = []
+
+    def accept(self, group: GroupSummary) -> Verdict:
+        """Accept, and keep."""
+        del group
+        self._kept.append(bytearray(b"x") * (HOARDED_KB << 10))
+        return Verdict(True)

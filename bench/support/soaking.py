@@ -7,6 +7,7 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -198,11 +199,13 @@ def _p99_ms(windows: list[Window]) -> float:
     return 1e3 * float(np.quantile([each for window in windows for each in window.pushes], 0.99))
 
 
-async def soaked(groups: int, length: int, seconds: float) -> dict[str, float]:
-    """Groups of rows of ``length`` tokens, and the restart after them."""
+async def soaked(
+    groups: int, length: int, seconds: float, data: Sequence[Mapping[str, str]] = ()
+) -> dict[str, float]:
+    """Groups of rows of ``length`` tokens, and the restart after them. ``data``: data policies."""
     config = dataflow_config(
         [POLICY],
-        policy={"batch_sequences": BATCH},
+        policy={"batch_sequences": BATCH, "data": list(data)},
         run={"max_staleness": 1, "group_size": SIZE},
         prompts={"use": "bench.support.parts:ManyPrompts", "shuffle": False},
         checkpoint={"every": CHECKPOINT},
