@@ -26,6 +26,8 @@ COLUMNS = 16
 """Fewest columns of one matrix product: with fewer, a row's result depends on its place (MKL)."""
 KEYS = 64
 """Keys of one block of attention."""
+SCORES = 1 << 23
+"""Most scores of queries and keys at once (32 MiB)."""
 PRODUCTS = 64
 """Matrix products of one call on a GPU, whose libraries choose a kernel by their number too."""
 NORM_ROWS = 256
@@ -242,16 +244,16 @@ def _sequences(
     return torch.tensor_split(states, starts[1:], 2)
 
 
-def _visible(
-    mask: torch.Tensor | None, queries: int, keys: int, like: torch.Tensor
-) -> torch.Tensor:
-    """What is added to scores: float32 ``[B or 1, T, S]``."""
+def _visible(mask: torch.Tensor | None, at: torch.Tensor, queries: int, keys: int) -> torch.Tensor:
+    """What is added to the scores of the queries ``at`` (int64 ``[R]``): float32 ``[B or 1, R, S]``."""
     if mask is None:
-        at = torch.arange(keys, device=like.device)
-        mask = (at <= at[keys - queries :, None])[None, None]
+        places = torch.arange(keys, device=at.device)
+        mask = (places <= (keys - queries + at)[:, None])[None]
+    else:
+        mask = mask[:, 0, :, :keys].index_select(1, at)
     if mask.dtype == torch.bool:
-        mask = like.new_zeros(mask.shape).masked_fill_(~mask, -math.inf)
-    return mask[:, 0, :, :keys]
+        mask = torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -math.inf)
+    return mask
 
 
 class _AttentionFunction(torch.autograd.Function):
@@ -272,27 +274,16 @@ class _AttentionFunction(torch.autograd.Function):
         # The rows of a product are the queries of the heads that share keys.
         rows = query.view(batch, groups, shared, queries, size).transpose(2, 3)
         asked = _in_rows(rows.reshape(batch * groups, queries * shared, size))
-        added = _visible(mask, queries, keys, query)[:, None, :, None].expand(
-            batch, groups, queries, shared, keys
-        )
-        added = _in_rows(added.reshape(batch * groups, queries * shared, keys))
-        blocks = asked.shape[1]
-        added = functional.pad(added, (0, -keys % KEYS), value=-math.inf).flatten(0, 1)
-        scores = [
-            _products(asked.flatten(0, 1), part.transpose(1, 2)) * scale
-            for part in _key_blocks(key, blocks, False)
-        ]
-        weighed = torch.cat(scores, -1) + added
-        weighed = (weighed - weighed.amax(-1, keepdim=True)).exp()
-        total = weighed.new_zeros(())
-        for part, values in zip(
-            torch.split(weighed, KEYS, -1), _key_blocks(value, blocks, True), strict=True
-        ):
-            total = total + _products(part.contiguous(), values)
-        found = (total[..., :size] / total[..., size : size + 1]).view(
-            batch * groups, blocks * ROWS, size
-        )
-        found = found[:, : queries * shared].view(batch, groups, queries, shared, size)
+        parts, step = [], max(1, SCORES // (batch * groups * ROWS * keys))
+        for first in range(0, asked.shape[1], step):
+            some = asked[:, first : first + step]
+            row = torch.arange(first * ROWS, (first + some.shape[1]) * ROWS, device=query.device)
+            at = (row // shared).clamp_(max=queries - 1)
+            added = _visible(mask, at, queries, keys)[:, None]
+            added = added.expand(batch, groups, -1, -1).reshape(batch * groups, -1, ROWS, keys)
+            parts.append(_attended(some, key.flatten(0, 1), value.flatten(0, 1), added, scale))
+        found = torch.cat(parts, 1).flatten(1, 2)[:, : queries * shared]
+        found = found.view(batch, groups, queries, shared, size)
         return found.transpose(2, 3).reshape(batch, heads, queries, size)
 
     @staticmethod
@@ -306,17 +297,31 @@ class _AttentionFunction(torch.autograd.Function):
         return (*torch.autograd.grad(found, (q, k, v), grad), None, None)
 
 
-def _key_blocks(entries: torch.Tensor, times: int, with_ones: bool) -> Iterator[torch.Tensor]:
-    """``[B, G, S, D]`` as blocks of :data:`KEYS`, each ``[B * G * times, KEYS, D]``, the last padded with zeros; a column of
-    ones adds up the weights beside the values."""
-    flat = entries.flatten(0, 1)
-    if with_ones:
-        flat = functional.pad(flat, (0, 1), value=1.0)
-        flat = functional.pad(flat, (0, -flat.shape[-1] % COLUMNS))
-    flat = functional.pad(flat, (0, 0, 0, -flat.shape[1] % KEYS))
-    for block in torch.split(flat, KEYS, 1):
+def _attended(
+    asked: torch.Tensor, key: torch.Tensor, value: torch.Tensor, added: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Of queries ``[n, m, ROWS, D]``, keys and values ``[n, S, D]`` and what is added to scores, ``[n, m, ROWS, S]``:
+    ``[n, m, ROWS, D]``."""
+    many, size, keys = asked.shape[1], asked.shape[-1], key.shape[1]
+    queries = asked.flatten(0, 1)
+    scores = [_products(queries, part.transpose(1, 2)) * scale for part in _key_blocks(key, many)]
+    weighed = torch.cat(scores, -1)
+    weighed += functional.pad(added.flatten(0, 1), (0, -keys % KEYS), value=-math.inf)
+    weighed = (weighed - weighed.amax(-1, keepdim=True)).exp_()
+    # A column of ones adds up the weights beside the values.
+    wide = functional.pad(functional.pad(value, (0, 1), value=1.0), (0, -(size + 1) % COLUMNS))
+    total = weighed.new_zeros(())
+    for part, values in zip(torch.split(weighed, KEYS, -1), _key_blocks(wide, many), strict=True):
+        total = total + _products(part.contiguous(), values)
+    return (total[..., :size] / total[..., size : size + 1]).view(asked.shape)
+
+
+def _key_blocks(entries: torch.Tensor, times: int) -> Iterator[torch.Tensor]:
+    """``[n, S, D]`` as blocks of :data:`KEYS`, each ``[n * times, KEYS, D]``, the last padded with zeros."""
+    padded = functional.pad(entries, (0, 0, 0, -entries.shape[1] % KEYS))
+    for block in torch.split(padded, KEYS, 1):
         repeated = block[:, None].expand(-1, times, -1, -1)
-        yield repeated.reshape(-1, KEYS, flat.shape[-1]).contiguous()
+        yield repeated.reshape(-1, KEYS, entries.shape[-1])
 
 
 # Modules, whose class takes the place of the loaded one's
