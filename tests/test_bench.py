@@ -34,6 +34,14 @@ def test_a_cold_start_is_divided_among_its_processes(quick: Quick) -> None:
     assert fields["table_s"] > 0 and fields["discovery_cpu_s"] > 0
 
 
+@pytest.mark.backend
+def test_the_exact_pair_has_no_gap_and_the_fast_one_has(quick: Quick) -> None:
+    fields = quick("mismatch")
+    assert fields["exact_largest"] == fields["exact_sampled_again"] == 0
+    assert 0 < fields["torch_torch_mean"] < fields["bfloat16_torch_mean"]
+    assert fields["exact_over_fast_step"] > 0 and fields["exact_over_fast_sampling"] > 0
+
+
 def test_a_batch_from_a_full_buffer_is_whole(quick: Quick) -> None:
     fields = quick("batch_latency")
     assert fields["lost"] == 0

@@ -11,7 +11,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "tutorial-gpus", "tutorial-hosts", "tutorial-debug", "tutorial-operate", "tutorial-publish",
     ),
     "How-to": (
-        "your-run", "notebook", "does-not-learn", "doctor", "plan", "evaluate", "engines", "agents", "teams", "distillation", "rollouts", "trackers", "pages", "monitoring",
+        "your-run", "notebook", "does-not-learn", "doctor", "mismatch", "plan", "evaluate", "engines", "agents", "teams", "distillation", "images", "rollouts", "trackers", "pages", "monitoring",
         "replay", "clusters", "weights", "weights-delta", "security", "operate-with-an-agent", "tinker", "custom-raas",
         "custom-trainer", "write-a-plugin", "write-a-workflow", "write-an-environment", "write-an-engine", "write-a-trainer", "write-a-transport", "write-a-launcher", "coming-from-trl",
         "coming-from-verl", "coming-from-prime-rl", "coming-from-astraflow", "release",
