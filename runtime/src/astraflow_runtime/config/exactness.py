@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from astraflow_core.catalog import Selected
-    from astraflow_core.config.models import PolicyTable
+    from astraflow_core.config.models import PolicyTable, RunConfig
 
 KEY = "batch_invariant"
 """The key of an engine and of a trainer."""
@@ -20,6 +20,11 @@ PAIRS = "engine 'torch' with trainer 'torch'"
 def is_exact(policy: PolicyTable) -> bool:
     """Whether both sides have :data:`KEY`: then a gap between their log-probs is an error."""
     return all(table.options.get(KEY) is True for table in (policy.engine, policy.trainer))
+
+
+def exact_policies(config: RunConfig) -> frozenset[str]:
+    """The policies of a run that :func:`is_exact` holds for."""
+    return frozenset(name for name, policy in config.policies.items() if is_exact(policy))
 
 
 def exactness_lines(

@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError, DeadlineExceeded, RaasRefused, Refused, RunFailed
 from astraflow_core.types import Announcement
-from astraflow_runtime.config.exactness import is_exact
+from astraflow_runtime.config.exactness import exact_policies
 from astraflow_runtime.raas.admission import AdmissionLimit
 from astraflow_runtime.raas.engines.colocation import OWN_DEVICES, Devices
 from astraflow_runtime.raas.engines.following import FollowingRefresh
@@ -77,12 +77,8 @@ class RaasService:
         self._in_contact = True
         self.failure: AstraFlowError | None = None
         self.offer: Callable[[Sequence[str]], None] = lambda policies: None
-        self.probes = Probes(
-            {name: policies[name].replicas for name in refreshes},
-            config.run.deadline_s,
-            devices,
-            frozenset(name for name, policy in config.policies.items() if is_exact(policy)),
-        )
+        replicas = {name: policies[name].replicas for name in refreshes}
+        self.probes = Probes(replicas, config.run.deadline_s, devices, exact_policies(config))
         self.measurements = Measurements(
             policies,
             refreshes,
