@@ -3,7 +3,7 @@
 The counterpart of figures 7b to 7d of the AstraFlow paper. Three RaaS of 16 episodes at once decode at 100, 60 and 30 % of a speed. In ``far``
 the second and the third are in network namespaces of their own, each behind a link of 300 ms round trip and 20 MB/s; dataflow,
 trainer and the first RaaS are together. In ``local`` all are. The transport is `delta` over a version of 32 MB, of which each update
-changes one value in a hundred by one bit; an update takes the trainer as long as the three pools need for a batch. Engine and trainer are
+changes one value in a hundred by one bit; an update takes the trainer somewhat longer than the three pools need for a batch. Engine and trainer are
 paced (:mod:`bench.support.paced`), the links are the kernel's TCP through delayed packets, all else is real. Needs root.
 """
 
@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,38 @@ from bench.support.slow_link import ADDRESSES, possible
 
 SPEEDS = {"full": 1.0, "sixty": 0.6, "thirty": 0.3}
 MEGABYTES_PER_S, ROUND_TRIP_MS = 20.0, 300.0
-STEPS, WARM_UP = 40, 4
-BATCH, PLACES, STEP_S = 128, 16, 2.4
-TOKEN_S, MEDIAN, SIGMA = 0.001, 400, 0.7
+BATCH, PLACES = 128, 16
+TOKEN_S, SIGMA = 0.001, 0.7
 BALLAST_MB = 32
 START_S, END_S = 120.0, 900.0
 POLICY = "solver"
 
 
-def config(steps: int) -> str:
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """``median`` tokens of an episode, ``step_s`` of the trainer, ``steps`` of a run and those of them that are a warm-up."""
+
+    median: int
+    step_s: float
+    steps: int
+    warm_up: int
+
+
+PACES = {"": Pace(1500, 12.0, 16, 3), ", short episodes": Pace(400, 3.2, 40, 4)}
+"""End of a run's name → its pace. The median of an episode at full speed is 1.5 and 0.4 s."""
+
+
+def pace_of(run: dict[str, Any]) -> Pace:
+    """The pace of a run that was recorded."""
+    return next(PACES[end] for end in sorted(PACES, reverse=True) if run["name"].endswith(end))
+
+
+def config(pace: Pace) -> str:
     """Of both runs, but for the speeds."""
     text = f"""
 [run]
 name = "study"
-steps = {steps}
+steps = {pace.steps}
 group_size = 8
 max_staleness = 2
 
@@ -76,20 +95,20 @@ host = "{ADDRESSES[0]}"
     tables = policy(
         POLICY,
         BATCH,
-        f"token_s = {TOKEN_S}, median = {MEDIAN}, sigma = {SIGMA}",
-        f"step_s = {STEP_S}, lr = 600, ballast_mb = {BALLAST_MB}",
+        f"token_s = {TOKEN_S}, median = {pace.median}, sigma = {SIGMA}",
+        f"step_s = {pace.step_s}, lr = 600, ballast_mb = {BALLAST_MB}",
         "delta",
     )
     host = f'use = "delta", host = "{ADDRESSES[0]}"'
     return text + tables.replace('use = "delta"', host)
 
 
-def ran(far: bool, steps: int) -> dict[str, Any]:
+def ran(far: bool, pace: Pace) -> dict[str, Any]:
     """The run, with what was seen of the versions that each RaaS served."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="astraflow-study-")))
         (folder / "token").write_text(TOKEN)
-        (folder / "job.toml").write_text(config(steps))
+        (folder / "job.toml").write_text(config(pace))
         link = (str(MEGABYTES_PER_S), str(ROUND_TRIP_MS))
         first = stack.enter_context(started("bench.support.slow_link", *link))
         near, there = first.url.split()
@@ -153,7 +172,7 @@ def seen(looks: dict[str, list[Look]]) -> dict[str, Any]:
 def shares(run: dict[str, Any]) -> dict[str, float]:
     """Of all trained tokens after the warm-up, by RaaS."""
     made = dict.fromkeys(SPEEDS, 0)
-    for each in run["balance"][WARM_UP:]:
+    for each in run["balance"][pace_of(run).warm_up :]:
         for raas in each["raas"]:
             made[raas["name"]] += raas["tokens"]
     return {name: tokens / sum(made.values()) for name, tokens in made.items()}
@@ -161,7 +180,7 @@ def shares(run: dict[str, Any]) -> dict[str, float]:
 
 def waiting(run: dict[str, Any]) -> float:
     """Share of the trainer's time after the warm-up."""
-    steps = run["steps"][WARM_UP - 1 :]
+    steps = run["steps"][pace_of(run).warm_up - 1 :]
     return float(sum(step["wait_s"] for step in steps[1:]) / (steps[-1]["at"] - steps[0]["at"]))
 
 
@@ -170,8 +189,8 @@ def report(runs: Runs, folder: Path) -> None:
     lines = [
         "# Three pools, two of them far away",
         "",
-        f"`python -m bench.studies.regions`; after {WARM_UP} updates. `refresh`: seconds from the announcement of a version until it is",
-        "served, median and most, the first and whole one apart.",
+        "`python -m bench.studies.regions`, after a warm-up. `refresh`: seconds from the announcement of a version until it is",
+        "served, median and most; `whole`: the same of the first version.",
         "",
         "| run | pool | speed | share of the tokens | in proportion | refresh, s | most | whole, s | received, MB | paused, s |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -180,7 +199,7 @@ def report(runs: Runs, folder: Path) -> None:
     for run in runs:
         part = shares(run)
         for name, speed in SPEEDS.items():
-            whole, *later = run["refreshes"][name]
+            whole, later = run["refreshes"][name][0], run["refreshes"][name][pace_of(run).warm_up :]
             lines.append(
                 f"| {run['name']} | {name} | {speed:.0%} | {part[name]:.1%} | {speed / sum(SPEEDS.values()):.1%} | "
                 f"{statistics.median(later):.2f} | {max(later):.2f} | {whole:.1f} | {run['bytes_received'][name] / 1e6:.1f} | "
@@ -193,7 +212,8 @@ def report(runs: Runs, folder: Path) -> None:
             ]
             for name in SPEEDS
         }
-        panels.append(Panel(f"{run['name']}: trained tokens per second", "update", made))
+        if run["name"] in ("far", "local"):
+            panels.append(Panel(f"{run['name']}: trained tokens per second", "update", made))
     lines += ["", "| run | updates | wall, s | trainer waited | publish, median s | held-out accuracy, end | staleness, most |",
               "|---|---|---|---|---|---|---|"]  # fmt: skip
     for run in runs:
@@ -220,13 +240,15 @@ def main(arguments: Sequence[str]) -> int:
     folder = RESULTS / "regions"
     folder.mkdir(parents=True, exist_ok=True)
     if "--quick" in arguments:
-        print(json.dumps(ran(True, 6)))
+        print(json.dumps(ran(True, replace(PACES[""], median=100, step_s=1.0, steps=4, warm_up=1))))
         return 0
     runs = read(folder)
-    for name in () if "--report" in arguments else ("far", "local"):
-        if not any(run["name"] == name for run in runs):
-            runs.append({"name": name, "config": config(STEPS), **ran(name == "far", STEPS)})
-            write(folder, runs)
+    for end, pace in () if "--report" in arguments else PACES.items():
+        for name in ("far", "local"):
+            if not any(run["name"] == name + end for run in runs):
+                found = ran(name == "far", pace)
+                runs.append({"name": name + end, "config": config(pace), **found})
+                write(folder, runs)
     report(runs, folder)
     return 0
 
