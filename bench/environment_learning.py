@@ -1,8 +1,9 @@
 """What environments teach: held-out accuracy and reward of runs through all services, from a start that has imitated a little.
 
 A case is a configuration of ``bench/support/environment_learning`` and who demonstrates its tasks there: ``coin`` (a house in text,
-environment `adventure`), ``sql`` (lists of columns, answered by queries that are executed). A small transformer imitates
-demonstrations of the training split for a few updates; training on its own episodes goes on from there.
+environment `adventure`), ``sql`` (lists of columns, answered by queries that are executed), ``code`` (functions, completed and
+executed in the sandbox). A small transformer imitates demonstrations of the training split for a few updates; training on its own
+episodes goes on from there.
 For each case: ``NAME_first`` and ``NAME_last``, the share of held-out tasks that greedy decoding solves before the first update
 and after the last, ``NAME_reward_first`` and ``NAME_reward_last``, the mean reward of the trajectories trained on in the first and the last
 tenth of the updates, all as means over the seeds; ``NAME_least_gain``: the least that a seed gained on held-out tasks; ``NAME_cpu_s`` of
@@ -32,12 +33,13 @@ from bench.support.warm_start import Imitation, write_warm_model
 
 CONFIGS = Path(__file__).parent / "support" / "environment_learning"
 FOLDER = Path(__file__).parent / "results" / "environment_learning"
-SEEDS = {"coin": (0,), "sql": (0, 1, 2)}
+SEEDS = {"coin": (0,), "sql": (0, 1, 2), "code": (0, 1, 2)}
 SMOOTHED = 5
 """Updates that a point of a curve of rewards stands for."""
 CASES: Mapping[str, Imitation] = {
     "coin": Imitation(updates=50),
     "sql": Imitation(updates=150, words=258, hidden=64),
+    "code": Imitation(updates=100, words=320, hidden=64, dialogues=20),
 }
 QUICK = ("run.steps=2", "eval.every=1", "eval.sets.held_out.size=8")
 
@@ -70,7 +72,8 @@ def measure(quick: bool) -> dict[str, float]:
 def description(name: str, how: Imitation, seed: int) -> dict[str, Any]:
     """What a run is known by: its name, its seed, its configuration and how it began."""
     config = tomllib.loads((CONFIGS / f"{name}.toml").read_text(encoding="utf-8"))
-    return {"name": name, "seed": seed, "setting": {"config": config, "imitation": asdict(how)}}
+    imitation = {key: value for key, value in asdict(how).items() if value is not None}
+    return {"name": name, "seed": seed, "setting": {"config": config, "imitation": imitation}}
 
 
 def played(name: str, how: Imitation, seed: int, overrides: tuple[str, ...]) -> dict[str, Any]:
@@ -122,6 +125,7 @@ def picture(runs: Runs) -> str:
     titles = {
         "coin": "adventure: find the coin",
         "sql": "sql: lists of columns",
+        "code": "code_tests: functions in two operations",
     }
     shown = [title for title in titles if of(runs, title)]
     lines = {

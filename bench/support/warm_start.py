@@ -24,8 +24,9 @@ Dialogue = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Imitation:
-    """``updates`` of ``batch`` dialogues each, at a learning rate that falls linearly; ``words`` of the vocabulary;
-    ``hidden`` and ``layers`` of the transformer; ``context``: the most tokens of a sequence."""
+    """``updates`` of ``batch`` dialogues each, at a learning rate that falls linearly, of ``dialogues`` drawn from all of them
+    (none: of all); ``words`` of the vocabulary; ``hidden`` and ``layers`` of the transformer; ``context``: the most tokens of
+    a sequence."""
 
     updates: int
     batch: int = 32
@@ -34,6 +35,7 @@ class Imitation:
     hidden: int = 128
     layers: int = 2
     context: int = 512
+    dialogues: int | None = None
 
 
 def write_warm_model(
@@ -42,9 +44,11 @@ def write_warm_model(
     """Write a Hugging Face folder of a model that imitates the replies; the mean loss of a token in the last tenth of the
     updates."""
     torch.manual_seed(seed)
+    torch.set_num_threads(1)  # threads of so small a model mostly wait for each other
     tokenizer = _tokenizer(dialogues, how.words)
     model = Qwen3ForCausalLM(_config(tokenizer, how))
-    rows = [_row(dialogue, tokenizer)[: how.context] for dialogue in dialogues]
+    shown = random.Random(seed).sample(dialogues, how.dialogues or len(dialogues))
+    rows = [_row(dialogue, tokenizer)[: how.context] for dialogue in shown]
     optimizer = torch.optim.AdamW(model.parameters(), lr=how.lr, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda at: min(1.0, (at + 1) / 10) * (1 - 0.9 * at / how.updates)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from astraflow_contrib_text_games.adventure_levels import distances
@@ -37,14 +39,23 @@ def sql(task: Prompt) -> list[str]:
     return [terse]
 
 
-EXPERTS = {"coin": coin, "sql": sql}
+def code(task: Prompt) -> list[str]:
+    """The rest of the program."""
+    return [task.data["solution"]]
+
+
+EXPERTS = {"coin": coin, "sql": sql, "code": code}
 
 
 async def demonstrations(name: str, config: Mapping[str, Any]) -> list[Dialogue]:
-    """What ``EXPERTS[name]`` does on each prompt of a run's configuration, in its environment."""
+    """What ``EXPERTS[name]`` does on each prompt of a run's configuration: in its environment, or in reply to the prompt."""
+    if (folder := str(Path(__file__).parent)) not in sys.path:
+        sys.path.append(folder)  # modules that a configuration names lie beside it
     catalog = Catalog.discover()
     source = _built(catalog, "prompt_source", config["prompts"])
     tasks = [source[number] for number in range(len(source))]
+    if "environment" not in config["workflow"]:
+        return [[(task.data["prompt"], *EXPERTS[name](task))] for task in tasks]
     environment = _built(catalog, "environment", config["workflow"]["environment"])
     made: list[Dialogue] = []
     for task in tasks:
