@@ -30,7 +30,7 @@ def test_a_model_without_images_is_refused_before_a_start(user: User) -> None:
     refused = user.astraflow("run", COLOURS, "--set", model, deadline_s=60)
     assert refused.exit_code == 2, refused.text
     text = " ".join(refused.text.split())
-    assert "policies.namer.images: the model tiny:qwen3" in text
+    assert "policies.namer.images: the model " in text and "is of type 'qwen3'" in text
     assert "reads no images here; images need a model of type 'llava'" in text
     unread = user.astraflow("run", COLOURS, "--set", "policies.namer.images=false", deadline_s=60)
     assert unread.exit_code == 2, unread.text

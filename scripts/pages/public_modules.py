@@ -132,6 +132,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "astraflow_testing.debian",
         "astraflow_testing.table",
         "astraflow_tiny_model.folder",
+        "astraflow_tiny_model.vision",
         "astraflow_testing.tiny_decoder",
         "astraflow_testing.small_disk",
     ),

@@ -25,7 +25,7 @@ from astraflow_contrib_prompts.jsonl import JsonLines
 from astraflow_contrib_prompts.messages import text_of
 from astraflow_core.errors import PromptError
 from astraflow_core.types import ComponentContext, Prompt, RunInfo
-from astraflow_testing.pictures import picture
+from astraflow_testing.images.pictures import picture
 
 CONTEXT = ComponentContext(RunInfo("t", 0, 1, 0, ("p",), Path()), "dataflow", "", 0, Path())
 ROW = {"q": "2+2?", "meta": {"level": 3, "answers": ["4", "four"]}, "rest": [1]}

@@ -14,7 +14,7 @@ from astraflow_core.types import GenerateRequest, GenerateResult, Images, RunInf
 from astraflow_gateway.chat.messages import ToolCall
 from astraflow_gateway.conversation import Conversation, Episodes
 from astraflow_gateway.episode import Budget, Episode
-from astraflow_testing.pictures import picture
+from astraflow_testing.images.pictures import picture
 from astraflow_testing.scripted_policies import PairsTokenizer, ScriptedPolicies
 from astraflow_wire.images.model import ImageModel
 

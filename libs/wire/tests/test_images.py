@@ -18,7 +18,7 @@ import pytest
 from astraflow_core.errors import WireError
 from astraflow_core.types import Batch, Group, ImageSpan, Sequence, Trajectory
 from astraflow_core.types.columns import zeros
-from astraflow_testing.pictures import picture, prompt
+from astraflow_testing.images.pictures import picture, prompt
 from astraflow_tiny_model.vision import write_tiny_vision_model
 from astraflow_wire.batches import decode_batch, encode_batch
 from astraflow_wire.column_table import batch_columns

@@ -8,7 +8,7 @@ import pytest
 
 from astraflow_core.errors import WireError
 from astraflow_core.types import ImageSpan
-from astraflow_testing.pictures import picture
+from astraflow_testing.images.pictures import picture
 from astraflow_wire.batches import encode_batch
 from astraflow_wire.images.files import digest_of
 from astraflow_wire.images.model import ImageModel

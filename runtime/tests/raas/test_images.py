@@ -15,7 +15,7 @@ from astraflow_engine_host import protocol
 from astraflow_runtime.raas.episodes.episodes import TaskFailed
 from astraflow_runtime.raas.episodes.policy_engine import PolicyHandle, TaskPolicyEngine
 from astraflow_runtime.raas.episodes.tokenizer import FolderTokenizer
-from astraflow_testing.pictures import picture
+from astraflow_testing.images.pictures import picture
 from astraflow_tiny_model.vision import write_tiny_vision_model
 from astraflow_wire.images.model import ImageModel
 from astraflow_wire.images.table import encode_joined

@@ -19,10 +19,10 @@ from astraflow_core.types.environment import Observation as Observation
 from astraflow_core.types.environment import Outcome as Outcome
 from astraflow_core.types.generation import GenerateRequest as GenerateRequest
 from astraflow_core.types.generation import GenerateResult as GenerateResult
+from astraflow_core.types.generation import Images as Images
+from astraflow_core.types.generation import ImageSpan as ImageSpan
 from astraflow_core.types.generation import LogprobSemantics as LogprobSemantics
 from astraflow_core.types.generation import Sampling as Sampling
-from astraflow_core.types.images import Images as Images
-from astraflow_core.types.images import ImageSpan as ImageSpan
 from astraflow_core.types.loss import Loss as Loss
 from astraflow_core.types.loss import LossInputs as LossInputs
 from astraflow_core.types.named_rewards import NamedRewards as NamedRewards

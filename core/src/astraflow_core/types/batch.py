@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.types.columns import Column, columns_of
-from astraflow_core.types.generation import RoutedExperts
-from astraflow_core.types.images import Images, images_of_rows
+from astraflow_core.types.generation import Images, RoutedExperts, images_of_rows
 from astraflow_core.types.named_rewards import NamedRewards
 from astraflow_core.types.trajectory import NOT_SAMPLED
 from astraflow_core.types.turns import GroupTurns

@@ -1,19 +1,64 @@
-"""Requests to an engine and their results: token ids in, token ids out."""
+"""Requests to an engine and their results: token ids in, with the images that some stand for, and token ids out."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.types.images import Images
-
 FinishReason = Literal["stop", "length", "abort"]
 RoutedExperts = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 """The experts that a model chose: ``[tokens, layers, top_k]`` ids, for each token that the model read, and so for the hidden
 state from which the token after it was sampled. ``layers`` are those with experts, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSpan:
+    """An image, for which the tokens ``start`` … ``start + length - 1`` stand: placeholders, which no policy sampled.
+
+    ``data`` is an image file (PNG, JPEG or WebP) and ``digest`` its SHA-256 in hex; images with the same digest share it.
+    """
+
+    start: int
+    length: int
+    digest: str
+    data: bytes | memoryview = field(repr=False, compare=False)
+
+    @property
+    def end(self) -> int:
+        """Index after its last token."""
+        return self.start + self.length
+
+    def moved(self, by: int) -> ImageSpan:
+        """The same image ``by`` tokens later."""
+        return replace(self, start=self.start + by) if by else self
+
+
+Images = tuple[ImageSpan, ...]
+"""Ascending by their start, without overlaps."""
+
+
+def images_between(images: Images, start: int, end: int, to: int) -> Images:
+    """Those that begin from token ``start`` to before ``end``, as if token ``start`` were number ``to``."""
+    first = bisect_left(images, start, key=lambda image: image.start)
+    after = bisect_left(images, end, key=lambda image: image.start)
+    return tuple(image.moved(to - start) for image in images[first:after])
+
+
+def images_of_rows(images: Images, offsets: npt.NDArray[np.int64], rows: Sequence[int]) -> Images:
+    """Those of the ``rows`` of a batch, one after the other; row ``i`` has the tokens from ``offsets[i]`` to before
+    ``offsets[i + 1]``."""
+    taken: list[ImageSpan] = []
+    place = 0
+    for row in rows:
+        start, end = int(offsets[row]), int(offsets[row + 1])
+        taken += images_between(images, start, end, place)
+        place += end - start
+    return tuple(taken)
 
 
 @dataclass(frozen=True, slots=True)

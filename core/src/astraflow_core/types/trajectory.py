@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.types.generation import RoutedExperts
-from astraflow_core.types.images import Images
+from astraflow_core.types.generation import Images, RoutedExperts
 from astraflow_core.types.prompt import Prompt
 
 NOT_SAMPLED = -1

@@ -26,8 +26,7 @@ from astraflow_core.types import (
     Sampling,
     WeightSource,
 )
-from astraflow_core.types.generation import RoutedExperts
-from astraflow_core.types.images import Images, images_between
+from astraflow_core.types.generation import Images, RoutedExperts, images_between
 from astraflow_core.types.weights import Kind
 from astraflow_wire.decoding import from_msgpack
 from astraflow_wire.images import table as image_table

@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from astraflow_core.errors import RunFailed
 from astraflow_core.types import Batch, Images, ImageSpan
-from astraflow_core.types.generation import RoutedExperts, not_recorded
-from astraflow_core.types.images import images_between
+from astraflow_core.types.generation import RoutedExperts, images_between, not_recorded
 
 Indices = npt.NDArray[np.int64]
 

@@ -20,7 +20,7 @@ from astraflow_core.types import Bucket, DeviceMemory, Rendezvous, WeightSource
 from astraflow_plugin_torch_engine import receiving
 from astraflow_serving.model_folder import specs_of
 from astraflow_testing.conformance.engine import EngineConformance, Subject, installed
-from astraflow_testing.pictures import picture, prompt, write_picture_model
+from astraflow_testing.images.pictures import picture, prompt, write_picture_model
 from astraflow_torch_weights.buckets import opened
 from astraflow_torch_weights.group import GroupRendezvous
 from astraflow_wire.images.model import ImageModel

@@ -20,7 +20,7 @@ from transformers import AutoImageProcessor, AutoModelForImageTextToText
 from astraflow_core.errors import UserError
 from astraflow_core.types import GenerateRequest, GenerateResult, Images, Sampling, WeightSource
 from astraflow_plugin_torch_engine.engine import TorchEngine
-from astraflow_testing.pictures import picture, prompt, write_picture_model
+from astraflow_testing.images.pictures import picture, prompt, write_picture_model
 from astraflow_wire.images.model import ImageModel
 
 Serve = Callable[..., AbstractAsyncContextManager[TorchEngine]]

@@ -11,7 +11,7 @@ from astraflow_core.types.columns import zeros
 from astraflow_testing.conformance._models.adopt_tests import adopts_adapters
 from astraflow_testing.conformance._models.trainer_rig import TrainerRig, exported, train
 from astraflow_testing.conformance.trainer import Subject, TrainerConformance, installed
-from astraflow_testing.pictures import picture, prompt, write_picture_model
+from astraflow_testing.images.pictures import picture, prompt, write_picture_model
 from astraflow_wire.column_table import batch_columns
 from astraflow_wire.images.model import ImageModel
 

@@ -17,9 +17,9 @@ from transformers import AutoImageProcessor, AutoModelForImageTextToText
 
 from astraflow_core.errors import UserError
 from astraflow_core.types import Batch, Images
-from astraflow_core.types.images import images_between
+from astraflow_core.types.generation import images_between
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
-from astraflow_testing.pictures import picture, prompt, write_picture_model
+from astraflow_testing.images.pictures import picture, prompt, write_picture_model
 from astraflow_torch_training.gradient import Tally, accumulate
 from astraflow_training.layouts import cut
 from astraflow_wire.images.model import ImageModel

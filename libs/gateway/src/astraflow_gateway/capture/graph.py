@@ -11,7 +11,7 @@ import xxhash
 
 from astraflow_core.types import GenerateResult, Images
 from astraflow_core.types import Sequence as TokenSequence
-from astraflow_core.types.images import images_between
+from astraflow_core.types.generation import images_between
 from astraflow_core.types.trajectory import NOT_SAMPLED
 
 Tokens = npt.NDArray[np.int32]

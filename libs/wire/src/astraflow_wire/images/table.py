@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from astraflow_core.errors import WireError
 from astraflow_core.types import Images, ImageSpan
 from astraflow_core.types import Sequence as TokenSequence
-from astraflow_core.types.images import images_between
+from astraflow_core.types.generation import images_between
 from astraflow_wire.images.files import MAX_BYTES, digest_of
 from astraflow_wire.limits import MAX_SEQUENCES, GroupCount, Length
 

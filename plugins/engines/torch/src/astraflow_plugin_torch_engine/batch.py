@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,10 @@ _NO_TOKEN, _ANY, _NEVER = -1, -2, -3
 _TABLES = 256
 
 
+Settled = tuple["asyncio.Future[Any]", Any]
+"""A future and what became of it: a value, or an exception."""
+
+
 @dataclass(slots=True)
 class Job:
     """A request on its way, and the future of who waits for it. ``number``: how many arrived before it."""
@@ -39,6 +43,30 @@ class Job:
     request: GenerateRequest
     future: asyncio.Future[GenerateResult]
     number: int = 0
+
+    @property
+    def prompt_key(self) -> bytes:
+        """Equal for requests whose prompts the model reads alike."""
+        seen = "".join(f"{image.start}:{image.digest}" for image in self.request.images)
+        return self.request.prompt.tobytes() + seen.encode()
+
+    @property
+    def nothing(self) -> GenerateResult:
+        """The result of a request that was aborted before its first token."""
+        empty = np.zeros(0, dtype=np.int32)
+        logprobs = np.zeros(0, dtype=np.float32)
+        return GenerateResult(self.request.id, empty, logprobs, empty, "abort")
+
+
+def settle(settled: list[Settled]) -> None:
+    """Give futures what became of them, unless nobody waits any more."""
+    for future, value in settled:
+        if future.done():
+            continue
+        if isinstance(value, BaseException):
+            future.set_exception(value)
+        else:
+            future.set_result(value)
 
 
 class DecodingBatch:

@@ -20,9 +20,9 @@ import torch
 
 from astraflow_core.errors import RunFailed, WrongVersion
 from astraflow_core.protocols.engine import PauseMode
-from astraflow_core.types import GenerateRequest, GenerateResult, Images, WeightSource
+from astraflow_core.types import Images, WeightSource
 from astraflow_plugin_torch_engine.adapters import AdapterMerger
-from astraflow_plugin_torch_engine.batch import DecodingBatch, Job
+from astraflow_plugin_torch_engine.batch import DecodingBatch, Job, Settled, settle
 from astraflow_plugin_torch_engine.cache import TILE, Entries, KVPool, bucket
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.model import CausalModel
@@ -35,9 +35,6 @@ _MOST_PREFILL_LOGITS = 1 << 24
 _MOST_PADDING = 4
 _WORTH_A_PREFILL = 0.25
 _MOST_STEPS_HELD_BACK = 4
-
-Settled = tuple["asyncio.Future[Any]", Any]
-"""A future and what became of it: a value, or an exception."""
 
 
 class DecodeLoop:
@@ -133,7 +130,7 @@ class DecodeLoop:
         keep = [entry for entry in self._waiting if entry[2].request.id not in ids]
         for *_, job in self._waiting:
             if job.request.id in ids:
-                self._settled.append((job.future, _empty_result(job)))
+                self._settled.append((job.future, job.nothing))
         heapq.heapify(keep)
         self._waiting = keep
 
@@ -230,7 +227,7 @@ class DecodeLoop:
             self._speculation.begin(self._batch, jobs, first)
         try:
             order = {key: number for number, key in enumerate(prompts)}
-            source = np.array([order[_prompt_key(job.request)] for job in jobs])
+            source = np.array([order[job.prompt_key] for job in jobs])
             index = self.model.tensor(source)
             logits, fresh = self._prefill(first, list(prompts.values()), source)
             self._pool.store(first, fresh, index)
@@ -288,7 +285,7 @@ class DecodeLoop:
             rows = self._batch.size + len(jobs) + 1
             if bucket(rows) * max(TILE, bucket(needed)) > self.model.cache_tokens:
                 break
-            key = _prompt_key(job.request)
+            key = job.prompt_key
             if key not in prompts:
                 widths = lengths | {len(prompt)}
                 padded = (len(prompts) + 1) * max(widths)
@@ -440,26 +437,5 @@ class DecodeLoop:
     def _hand_out(self) -> None:
         """Settle all futures of a step by one callback into the event loop."""
         if self._settled and not self._events.is_closed():
-            self._events.call_soon_threadsafe(_settle, self._settled)
+            self._events.call_soon_threadsafe(settle, self._settled)
         self._settled = []
-
-
-def _prompt_key(request: GenerateRequest) -> bytes:
-    """Equal for requests that the model answers alike."""
-    seen = "".join(f"{image.start}:{image.digest}" for image in request.images)
-    return request.prompt.tobytes() + seen.encode()
-
-
-def _settle(settled: list[Settled]) -> None:
-    for future, value in settled:
-        if future.done():
-            continue
-        if isinstance(value, BaseException):
-            future.set_exception(value)
-        else:
-            future.set_result(value)
-
-
-def _empty_result(job: Job) -> GenerateResult:
-    empty = np.zeros(0, dtype=np.int32)
-    return GenerateResult(job.request.id, empty, np.zeros(0, dtype=np.float32), empty, "abort")
