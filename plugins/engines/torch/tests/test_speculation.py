@@ -10,17 +10,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
-from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
+from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
 from astraflow_plugin_torch_engine.engine import TorchEngine
+from astraflow_plugin_torch_engine.speculation.history import (
+    CONTEXT,
+    LONGEST,
+    ORDERS,
+    TokenHistory,
+    new_readers,
+)
 from astraflow_plugin_torch_engine.speculation.lengths import DraftLengths
+from astraflow_testing.conformance.engine import EngineConformance, Subject, installed
 
 Serve = Callable[..., AbstractAsyncContextManager[TorchEngine]]
+WORDS = 32
 
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every draft is tried, all of it, whatever it costs."""
+    """Every draft is verified, all of it, whatever it costs."""
     monkeypatch.setattr(DraftLengths, "choose", lambda self, kind, lengths: lengths)
 
 
@@ -77,3 +88,225 @@ def test_the_same_seed_samples_the_same_with_and_without_drafts(
     assert health["tokens_generated"] == tokens
     assert health["decoded_rows"] + health["accepted_tokens"] == tokens - len(asked)
     assert health["drafted_tokens"] > health["accepted_tokens"] > 0.3 * tokens
+
+
+def test_logprobs_of_verified_tokens_are_the_scores(
+    serve: Serve, folder: Path, always: None
+) -> None:
+    async def main() -> None:
+        async with serve(folder) as engine:
+            asked = requests([Sampling(60, ignore_eos=True)] * 4, rounds=2)
+            results = await sampled(engine, asked)
+            assert (await engine.health())["accepted_tokens"] > 0
+            for request, result in zip(asked[::5], results[::5], strict=True):
+                scores = await engine.score(np.concatenate([request.prompt, result.tokens]))
+                np.testing.assert_allclose(
+                    result.logprobs, scores[len(request.prompt) :], atol=1e-4
+                )
+
+    asyncio.run(main())
+
+
+def test_sampled_tokens_are_of_the_exact_distribution(
+    serve: Serve, folder: Path, always: None
+) -> None:
+    """20,000 tokens; a million are in ``bench.speculative``."""
+    asked = [
+        GenerateRequest(
+            str(n), np.array([2 + n % 8, 5, 9], np.int32), Sampling(80, ignore_eos=True)
+        )
+        for n in range(250)
+    ]
+
+    async def main() -> tuple[list[GenerateResult], dict[str, float]]:
+        async with serve(folder, max_batch=64) as engine:
+            return await sampled(engine, asked), await engine.health()
+
+    results, health = asyncio.run(main())
+    assert health["accepted_tokens"] > 1000
+    whole = np.stack(
+        [
+            np.concatenate([request.prompt, result.tokens])
+            for request, result in zip(asked, results, strict=True)
+        ]
+    ).astype(np.int64)
+    with torch.no_grad():
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
+        probs = model(torch.from_numpy(whole)).logits[:, 2:-1].softmax(-1).numpy()
+    tokens = whole[:, 3:, None]
+    own = np.take_along_axis(probs, tokens, 2)[..., 0]
+    below = np.take_along_axis(probs.cumsum(-1), tokens, 2)[..., 0] - own
+    # A number drawn evenly from each token's interval of the cumulative distribution is even in [0, 1).
+    even = below + own * np.random.default_rng(0).random(own.shape)
+    counts = np.histogram(even, bins=50, range=(0, 1))[0]
+    expected = even.size / 50
+    assert ((counts - expected) ** 2 / expected).sum() < 95  # the 0.9999 quantile for 49 degrees
+
+
+def test_each_token_of_a_verified_draft_has_the_version_that_verified_it(
+    serve: Serve, folder: Path, other: Path, always: None
+) -> None:
+    sampling = Sampling(80, temperature=0, ignore_eos=True)
+    asked = [GenerateRequest(str(n), np.array([7, 3, 9], np.int32), sampling) for n in range(3)]
+    source = WeightSource("p", 1, other / "model.safetensors", "", 0, 0.0)
+
+    async def main() -> tuple[list[GenerateResult], GenerateResult, float]:
+        async with serve(folder) as engine:
+            await sampled(engine, asked)  # so that all of it is known
+            tasks = [asyncio.create_task(engine.generate(request)) for request in asked]
+            await asyncio.sleep(0)
+            await engine.pause("keep")
+            await engine.load_weights(source)
+            before = (await engine.health())["accepted_tokens"]
+            await engine.resume()
+            after = await engine.generate(asked[0])
+            return [await task for task in tasks], after, before
+
+    swapped, after, accepted = asyncio.run(main())
+    assert accepted > 0
+    for result in swapped:
+        old = int((result.versions == 0).sum())
+        assert result.versions.tolist() == [0] * old + [1] * (80 - old)
+    # A draft from the old version's text is no more than a guess for the new one.
+    model = AutoModelForCausalLM.from_pretrained(other, dtype=torch.float32).eval()
+    start = torch.tensor([[7, 3, 9]])
+    expected = model.generate(start, do_sample=False, max_new_tokens=80, eos_token_id=None)[0, 3:]
+    assert after.tokens.tolist() == expected.tolist()
+
+
+def test_exact_log_probs_stay_exact(serve: Serve, folder: Path, always: None) -> None:
+    asked = requests([Sampling(30, temperature=0.3, ignore_eos=True)] * 2, rounds=2)
+    plain, found, health = both(serve, folder, asked, batch_invariant=True)
+    assert health["accepted_tokens"] > 0
+    for one, another in zip(plain, found, strict=True):
+        assert another.tokens.tolist() == one.tokens.tolist()
+        assert another.logprobs.tobytes() == one.logprobs.tobytes()
+
+
+# The history
+
+
+def text(prompt: list[int], tokens: list[int]) -> np.ndarray:
+    return np.array([([-1] * CONTEXT + prompt)[-CONTEXT:] + tokens], np.int32)
+
+
+def remember(history: TokenHistory, prompt: list[int], tokens: list[int], scope: int = 1) -> None:
+    readers = new_readers(np.array([scope], np.uint64))
+    history.extend(text(prompt, tokens), np.array([len(tokens)]), readers)
+
+
+def guess(history: TokenHistory, tokens: list[int], scope: int = 1) -> tuple[list[int], int]:
+    """The draft after ``tokens`` and how many of them it was found by, 0 for none."""
+    (drafts, kind) = history.propose(text(tokens, []), np.array([scope], np.uint64))
+    orders = [*(order for order, _ in ORDERS), 0]
+    return [token for token in drafts[0].tolist() if token >= 0], orders[int(kind[0])]
+
+
+def test_the_longest_match_is_proposed_across_blocks_and_calls() -> None:
+    history = TokenHistory(4096)
+    tokens = [(7 * n) % 101 for n in range(100)]
+    readers = new_readers(np.array([1], np.uint64))
+    for end in (3, 16, 17, 60, 100):  # as they are sampled
+        history.extend(text([5, 6], tokens), np.array([end]), readers)
+    for at in (20, 31, 32, 33, 60):
+        assert guess(history, tokens[at - 20 : at]) == (tokens[at : at + LONGEST], 16)
+    assert guess(history, [5, 6]) == (tokens[:LONGEST], 16)  # a prompt and nothing before it
+    assert guess(history, [77] * 12 + tokens[30:34]) == (tokens[34:49], 4)
+    assert guess(history, [77] * 12 + tokens[30:34], scope=2) == (
+        [],
+        0,
+    )  # too short for another prompt
+    assert guess(history, [77] * 12 + tokens[30:38], scope=2) == (tokens[38:53], 8)
+    assert guess(history, tokens[-20:]) == ([], 0)
+    remember(history, tokens[20:30], [1, 2, 3])  # the newer one counts
+    assert guess(history, tokens[22:30])[0] == [1, 2, 3]
+
+
+def test_old_text_is_overwritten_in_bounded_memory() -> None:
+    history = TokenHistory(1024)
+    size = history.nbytes
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(0, 10_000, 40).tolist() for _ in range(200)]
+    for each in texts:
+        remember(history, [], each)
+    assert guess(history, texts[-1][:20]) == (texts[-1][20:35], 16)
+    assert guess(history, texts[0][:20]) == ([], 0)
+    assert history.nbytes == size
+    long = rng.integers(0, 10_000, 5000).tolist()  # longer than all that is kept
+    remember(history, [], long)
+    assert guess(history, long[4900:4920])[0] == long[4920:4935]
+    assert guess(history, long[:20]) == ([], 0)
+
+
+# The lengths
+
+
+def taught(rows: int, chance: float, per_token: float, plain: float = 1.0) -> DraftLengths:
+    """After steps in which a token of the best kind was right with ``chance``, and a drafted token cost ``per_token``."""
+    lengths = DraftLengths()
+    kind = np.zeros(rows, np.int64)
+    for step in range(30):
+        drafted = 4 * rows * (step % 2)
+        lengths.observe_step(rows, drafted, plain + per_token * drafted)
+        lengths.observe_drafts(
+            kind, np.full(rows, int(100 * chance)), np.full(rows, int(100 - 100 * chance))
+        )
+    return lengths
+
+
+def test_a_token_is_verified_if_its_chance_is_worth_its_cost() -> None:
+    kind, long = np.zeros(4, np.int64), np.full(4, LONGEST)
+    free = taught(4, 0.9, 0.0).choose(kind, long)
+    assert free is not None
+    assert free.tolist() == [LONGEST] * 4
+    # Tokens a second without drafts: 4. A token that costs 0.15 s must bring more than 0.6.
+    some = taught(4, 0.9, 0.15).choose(kind, long)
+    assert some is not None
+    assert some.max() < np.log(0.6) / np.log(0.9)
+    assert some.min() >= 1
+    assert taught(4, 0.9, 0.3).choose(kind, long) is None
+    assert taught(4, 0.1, 0.02).choose(kind, long) is None
+    short = taught(4, 0.9, 0.0).choose(kind, np.array([2, 0, LONGEST, 1]))
+    assert short is not None
+    assert short.tolist() == [2, 0, LONGEST, 1]
+    nothing = np.full(4, len(ORDERS))
+    assert taught(4, 0.9, 0.0).choose(nothing, np.zeros(4, np.int64)) is None
+
+
+def test_it_goes_on_a_little_longer_than_it_would_begin() -> None:
+    kind, long = np.zeros(4, np.int64), np.full(4, 1)
+
+    def gain(lengths: DraftLengths, chance: float) -> bool:
+        lengths._right[0], lengths._tried[0] = 100 * chance, 100
+        return lengths.choose(kind, long) is not None
+
+    lengths = taught(4, 0.9, 0.1)  # one token of each row costs 0.4 beside 1
+    begins, stays = 0.55, 0.45
+    assert not gain(lengths, stays)
+    assert not gain(lengths, 0.49)
+    assert gain(lengths, begins)
+    assert gain(lengths, stays)
+    assert not gain(lengths, 0.35)
+    assert not gain(lengths, stays)
+
+
+def test_fresh_text_is_decoded_as_without(serve: Serve, folder: Path) -> None:
+    asked = [
+        GenerateRequest(
+            str(n), np.array([2 + n], np.int32), Sampling(60, temperature=50.0, ignore_eos=True)
+        )
+        for n in range(8)
+    ]
+    _, results, health = both(serve, folder, asked)
+    assert health["drafted_tokens"] == 0
+    assert health["decoded_rows"] == sum(len(result.tokens) for result in results) - len(asked)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("always")
+class TestSpeculatingEngine(EngineConformance):
+    """The suite with every draft verified: pauses, swaps, aborts, stops and experts."""
+
+    @pytest.fixture
+    def component(self) -> Subject:
+        return installed("engine", "torch", {"device": "cpu", "speculation": "history"})

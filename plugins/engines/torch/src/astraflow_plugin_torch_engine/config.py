@@ -28,7 +28,7 @@ class TorchEngineConfig(ConfigModel):
     )
     threads: PositiveInt = Field(1, description="Number of torch threads on CPU.")
     speculation: Literal["none", "history"] = Field(
-        "none",
+        "history",
         description="Guess the next tokens of a sequence from those sampled before, and verify several in one forward pass "
         "while that is faster; the same tokens are sampled with 'none'.",
     )

@@ -21,11 +21,13 @@ from astraflow_plugin_torch_engine.speculation.lengths import DraftLengths
 
 Int64 = npt.NDArray[np.int64]
 
-_LOOKS = 8  # in vain, one after the other, before there are fewer
+_LOOKS = 4  # in vain, one after the other, before there are fewer
 _MOST_SKIPPED = 128  # steps between two looks
-_BUSY_LAG, _IDLE_LAG = 4, 32  # steps after which what was sampled is indexed
+_BUSY_LAG, _IDLE_LAG = 4, 64  # steps after which what was sampled is indexed
 _MOST_PROMPT = 2048  # tokens of a prompt that are indexed, its last
-_PENDING_ROWS = 64
+_PENDING_ROWS = 256  # ended rows and prompts that wait to be indexed, at most
+_RESTING = 16  # steps skipped, from which on only every fourth lot of them is indexed
+_SHARE = 4
 
 
 class Speculation:
@@ -45,6 +47,7 @@ class Speculation:
         self._lag = 0
         self._proposal: Proposal | None = None
         self._vain, self._skip, self._skipped = 0, 0, 0
+        self._lots = 0
 
     def begin(self, batch: DecodingBatch, jobs: list[Job], first: int) -> None:
         """Rows from ``first`` on are of ``jobs``."""
@@ -93,12 +96,12 @@ class Speculation:
     def observe(self, sampled: Int64, drafts: Int64 | None, seconds: float) -> None:
         """A step is over. ``sampled``: int64 ``[n, 1 + k]``, the token at each place, of which those behind the first wrong
         draft do not count; ``drafts`` as they were returned."""
-        given = np.zeros(len(sampled), np.int64) if drafts is None else (drafts >= 0).sum(1)
-        drafted = int(given.sum())
+        drafted = 0 if drafts is None else int((drafts >= 0).sum())
         self.drafted += drafted
         self.lengths.observe_step(len(sampled), drafted, seconds)
         if self._proposal is None:
             return
+        given = 0 if drafts is None else (drafts >= 0).sum(1)
         # A draft that was not verified has a first token that can be compared with what was sampled.
         width = min(sampled.shape[1], LONGEST)
         guessed = self._proposal.tokens[:, :width]
@@ -128,13 +131,16 @@ class Speculation:
     def _index(self, batch: DecodingBatch) -> None:
         self._lag = 0
         self._index_pending()
-        if batch.size:
+        if batch.size and self._lots % _SHARE == 0:
             self.history.extend(batch.text, batch.rows["count"], self._readers[: batch.size])
 
     def _index_pending(self) -> None:
         if not self._pending:
             return
         pending, self._pending, self._pending_rows = self._pending, [], 0
+        self._lots = self._lots + 1 if self._skip >= _RESTING else 0
+        if self._lots % _SHARE:
+            return
         counts = np.concatenate([counts for _, counts, _ in pending])
         text = np.full((len(counts), max(part.shape[1] for part, _, _ in pending)), -1, np.int32)
         first = 0

@@ -22,7 +22,7 @@ _LEAST_TRIED = 24  # drafted tokens of a kind of match, before it is relied upon
 _DECAY = 0.98
 _FIRST_GUESS = 0.2  # of the cost of a token in a step, what a drafted token may cost, before it has been measured
 _CHEAPEST = 0.02  # the same, what it costs at least
-_DEAREST = 4  # times the cost of a step without drafts: beyond that, something else took the time
+_DEAREST = 4  # times the cost of a step, and once more for as many tokens as rows: beyond that, something else took the time
 
 
 class DraftLengths:
@@ -71,7 +71,7 @@ class DraftLengths:
         if not drafted:
             self._plain.setdefault(_size_class(rows), deque(maxlen=_OBSERVED)).append(seconds)
         elif plain is not None:
-            self._costs.observe(drafted, min(seconds, _DEAREST * plain) - plain)
+            self._costs.observe(drafted, min(seconds, (_DEAREST + drafted / rows) * plain) - plain)
             self._when = self._steps
 
     def observe_drafts(self, kind: Int64, right: Int64, wrong: Int64) -> None:
