@@ -27,7 +27,7 @@ CHAT_TEMPLATE = (
 )
 """As that of the language model; an image becomes its placeholder."""
 
-Tensors = Iterator[tuple[str, npt.NDArray[np.float32]]]
+_Tensors = Iterator[tuple[str, npt.NDArray[np.float32]]]
 
 
 def write_tiny_vision_model(
@@ -132,7 +132,7 @@ def _teach_placeholder(folder: Path, token: int, image: str) -> None:
     write_json(folder / "tokenizer_config.json", config)
 
 
-def _tensors(text: dict[str, Any], tower: dict[str, Any], seed: int) -> Tensors:
+def _tensors(text: dict[str, Any], tower: dict[str, Any], seed: int) -> _Tensors:
     for name, values in language_tensors(text, seed):
         yield f"language_model.{name}", values
     generator = np.random.default_rng([seed, 1])
@@ -144,11 +144,11 @@ def _tensors(text: dict[str, Any], tower: dict[str, Any], seed: int) -> Tensors:
         values = generator.standard_normal(shape, dtype=np.float32)
         return values / np.float32(np.sqrt(np.prod(shape[1:])))
 
-    def linear(name: str, rows: int, columns: int) -> Tensors:
+    def linear(name: str, rows: int, columns: int) -> _Tensors:
         yield f"{name}.weight", normal(rows, columns)
         yield f"{name}.bias", np.zeros(rows, np.float32)
 
-    def norm(name: str) -> Tensors:
+    def norm(name: str) -> _Tensors:
         yield f"{name}.weight", np.ones(hidden, np.float32)
         yield f"{name}.bias", np.zeros(hidden, np.float32)
 
