@@ -31,6 +31,18 @@ def test_a_fetch_is_the_mean_over_every_raas() -> None:
     assert fleet.refresh("third") == {"swaps": 0.0, "pull_s": 0.0, "pull_mb": 0.0, "swap_s": 0.0}
 
 
+def test_drafts_are_those_of_every_raas_that_speculates() -> None:
+    fleet = Fleet(10.0, 100.0)
+    for name, drafted, accepted in (("one", 100.0, 40.0), ("two", 300.0, 60.0), ("none", None, 0)):
+        record = fleet.register(RegisterRaas(name, 1, "host", ["solver"], 4), {}, 0.0)
+        record.metrics = {"solver/decoded_rows": 200.0, "solver/accepted_tokens": accepted}
+        if drafted is not None:
+            record.metrics["solver/drafted_tokens"] = drafted
+    expected = {"drafted": 400.0, "accepted": 100.0, "forwards_per_token": 0.8}
+    assert fleet.drafts("solver") == expected
+    assert fleet.drafts("other") == {}
+
+
 def test_the_status_says_where_the_newest_version_is_until_its_publisher_is_gone(
     bench: Any,
 ) -> None:

@@ -301,6 +301,27 @@ class Fleet:
             **dict(zip(("link_mb_s", "link_s"), min(links, default=()), strict=False)),
         }
 
+    def drafts(self, policy: str) -> dict[str, float]:
+        """Of the engines of a policy on the RaaS present that speculate: the tokens that were ``drafted`` and those of them
+        that were ``accepted``, and ``forwards_per_token``, how often a sequence was in a forward pass for each token that it
+        got from one; empty if none does."""
+        found = [
+            record.metrics
+            for record in self.present()
+            if f"{policy}/drafted_tokens" in record.metrics
+        ]
+        if not found:
+            return {}
+        drafted, accepted, rows = (
+            sum(metrics.get(f"{policy}/{name}", 0.0) for metrics in found)
+            for name in ("drafted_tokens", "accepted_tokens", "decoded_rows")
+        )
+        return {
+            "drafted": drafted,
+            "accepted": accepted,
+            "forwards_per_token": rows / max(1.0, rows + accepted),
+        }
+
     def idle(self, now: float) -> dict[str, float]:
         """RaaS → idle slot-seconds since it registered."""
         return {record.name: record.idle_until(now) for record in self.present()}

@@ -345,6 +345,7 @@ class Training:
                 "tokens_trained": stream.tokens_trained,
                 "tokens_generated": self._state.fleet.tokens_generated,
                 "refresh": self._state.fleet.refresh(stream.policy),
+                "drafts": self._state.fleet.drafts(stream.policy),
                 "metrics": message.metrics,
                 "data_metrics": finite(stream.chain.metrics()),
                 "admission_metrics": finite(self._state.admission.chain.metrics()),
