@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,12 @@ def test_a_gpu_gets_what_vllm_chooses_and_own_arguments_come_last(tmp_path: Path
     assert option(server, "--tensor-parallel-size") == "2"
     assert option(server, "--logprobs-mode") == "raw_logprobs"
     assert server.command[-2:] == ["--dtype", "half"]
+
+
+def test_its_own_n_gram_drafts_are_arguments_that_a_config_can_give(tmp_path: Path) -> None:
+    drafts = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}'
+    table = tomllib.loads(f"arguments = ['--speculative-config', '{drafts}']")
+    assert option(child(tmp_path, **table), "--speculative-config") == drafts
 
 
 def test_adapters_on_a_gpu_need_sixteen_bits(tmp_path: Path) -> None:
