@@ -72,6 +72,18 @@ def test_rows_that_are_drawn_again_are_read_from_the_journal(bench, config, tmp_
     assert with_journal.state.streams["solver"].rows.replayed
 
 
+def test_an_image_has_a_group_once_of_which_a_part_is_trained(bench, config, tmp_path):
+    """A restart from the image compares it with what the whole journal gives."""
+    b = bench(config(checkpoint__every=5, run__group_size=3), journal=tmp_path).begin()
+    update(b, 0, free=9)
+    stream = b.state.streams["solver"]
+    trained = {row.group for batch in stream._unreleased for row in batch.rows}
+    assert trained & {row.group for row in stream.buffer.fresh}
+    b.write_image()
+    b.restart()
+    b.check()
+
+
 class Remembers:
     """A data policy that leaks: it keeps the rewards of every group."""
 

@@ -26,16 +26,16 @@ class SavedRows:
         self._items = items
         self.groups: list[GroupImage] = []
         self.rows: list[RowImage] = []
-        self._groups: dict[int, int] = {}
+        self._groups: dict[BodyLocation, int] = {}
         self._rows: dict[int, int] = {}
 
     def group(self, received: ReceivedGroup, body: BodyLocation | None) -> int:
         """The place of a group."""
-        place = self._groups.get(id(received))
+        assert body is not None, "a run without a journal has no image"
+        place = self._groups.get(body)
         if place is None:
-            assert body is not None, "a run without a journal has no image"
-            place = self._groups[id(received)] = len(self.groups)
-            header = replace(received.header, turns=[], episodes=[])
+            place = self._groups[body] = len(self.groups)
+            header = replace(received.header, turns=[], episodes=[], spans=[])
             self.groups.append(GroupImage(header, body))
         return place
 
