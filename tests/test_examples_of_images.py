@@ -21,6 +21,8 @@ def test_a_policy_learns_to_name_the_colour_of_a_picture(user: User) -> None:
     # Of seven characters one is right; in three runs the last steps had 0.6 and more, and the held-out pictures 1.0.
     assert ended.summary["reward_first"] < 0.3 < 0.45 < ended.summary["reward_last"]
     assert ended.summary["eval_first"] < 0.5 < 0.9 < ended.summary["eval_last"]
+    again = user.astraflow("eval", ended.run_directory, "--limit", "6", deadline_s=60)
+    assert again.exit_code == 0 and "0 of 6" in again.text, again.text
 
 
 @pytest.mark.slow

@@ -94,6 +94,14 @@ def test_a_policy_that_reads_none_says_what_to_set(pictured):
     assert tokens.tolist() == handle.tokenizer.encode("12").tolist() and images == ()
 
 
+def test_a_workflow_that_renders_text_only_drops_no_image(pictured):
+    _, handle = handle_of(pictured)
+    engine = TaskPolicyEngine(handle, Sampling(2))
+    with pytest.raises(UserError, match="the messages have images, and this workflow renders text"):
+        engine.render(messages("1", RED))
+    assert engine.render("12").tolist() == handle.tokenizer.encode("12").tolist()
+
+
 def test_the_text_of_a_placeholder_in_a_message_is_no_image(pictured):
     _, handle = handle_of(pictured)
     engine = TaskPolicyEngine(handle, Sampling(2))

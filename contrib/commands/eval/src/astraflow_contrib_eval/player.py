@@ -27,6 +27,7 @@ from astraflow_runtime.raas.user_objects import load_user_objects
 from astraflow_wire.groups import ReceivedGroup
 from astraflow_wire.host.sockets import socket_folder
 from astraflow_wire.http.auth import new_token
+from astraflow_wire.images.model import ImageModel
 from astraflow_wire.messages import Task
 
 NAME = "raas-0"
@@ -84,7 +85,9 @@ class EpisodePlayer:
             engine.changed = partial(self._changed, name)
         serving = partial(initial_version, engines)
         replicas = as_replicas(engines, serving, self._config.run.deadline_s)
-        return PolicyHandle(replicas, FolderTokenizer(Path(served.model)), served.frozen)
+        table, folder = self._config.policies.get(name), Path(served.model)
+        images = ImageModel.of(folder) if table is not None and table.images else None
+        return PolicyHandle(replicas, FolderTokenizer(folder), served.frozen, images=images)
 
     def _changed(self, name: str) -> None:
         self._handles[name].replicas.changed()

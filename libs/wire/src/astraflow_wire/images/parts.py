@@ -36,6 +36,16 @@ def split_images(
     return plain, files
 
 
+def has_images(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a message has an image that is not yet a :data:`PLACEHOLDER`."""
+    return any(
+        isinstance(part, Mapping) and part.get("type") == "image_url"
+        for message in messages
+        if isinstance(content := message.get("content"), list)
+        for part in content
+    )
+
+
 def _content(parts: list[Any], files: list[bytes]) -> str | list[dict[str, Any]]:
     """The parts, or their text if there is no image: not every template reads parts."""
     plain = [_part(part, files) for part in parts]

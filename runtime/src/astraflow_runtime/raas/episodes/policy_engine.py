@@ -23,7 +23,7 @@ from astraflow_runtime.raas.episodes.spans import record
 from astraflow_runtime.raas.episodes.turns import Turns
 from astraflow_wire.experts.layers import ExpertLayers
 from astraflow_wire.images.model import ImageModel
-from astraflow_wire.images.parts import split_images
+from astraflow_wire.images.parts import has_images, split_images
 from astraflow_wire.images.placing import expanded
 
 
@@ -108,7 +108,13 @@ class TaskPolicyEngine:
     def render(
         self, messages: Messages | str, add_generation_prompt: bool = True
     ) -> npt.NDArray[np.int32]:
-        """Token ids of chat messages by the model's template; a string is encoded as it is."""
+        """Token ids of chat messages by the model's template; a string is encoded as it is. :class:`UserError` for messages
+        with images, which a template would drop or leave without their pixels."""
+        if not isinstance(messages, str) and has_images(messages):
+            raise UserError(
+                f"policy {self.policy!r}: the messages have images, and this workflow renders text only; use 'single_turn', "
+                "'tools' or 'environment', or have it call render_images and with_images (docs/images.md)"
+            )
         return self._handle.tokenizer.render(messages, add_generation_prompt)
 
     def render_images(
