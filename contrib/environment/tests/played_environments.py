@@ -39,6 +39,31 @@ class Echo:
         self.turns = 0
 
 
+class Gallery:
+    """Shows one of the task's ``pictures``, which are addresses, in each turn: first as a user, then as a tool."""
+
+    capabilities = frozenset({"deterministic"})
+
+    def __init__(self, config: Any, context: ComponentContext) -> None:
+        self.left: list[str] = []
+
+    async def reset(self, task: Prompt, seed: int) -> Observation:
+        self.left = list(task.data["pictures"])
+        return Observation((self._shown("user"),))
+
+    async def step(self, action: Action) -> Observation:
+        if not self.left:
+            return Observation((), 1.0, Outcome.FINISHED)
+        return Observation((self._shown("tool"),))
+
+    async def close(self) -> None:
+        self.left = []
+
+    def _shown(self, role: str) -> dict[str, Any]:
+        image = {"type": "image_url", "image_url": {"url": self.left.pop(0)}}
+        return {"role": role, "content": [{"type": "text", "text": "see "}, image]}
+
+
 class Debate:
     """'pro' and 'con' speak by turns, until each has spoken twice or one resigns; then a 'judge' names who has won."""
 

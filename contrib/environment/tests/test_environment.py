@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,15 @@ from astraflow_contrib_environment.workflow import EnvironmentWorkflow
 from astraflow_core.errors import EnvironmentFailed, PreflightError, PromptError
 from astraflow_core.types import Prompt, Sampling, Trajectory
 from astraflow_testing.conformance.subject import context
-from astraflow_testing.scripted_policies import ScriptedPolicies, Truncated
+from astraflow_testing.images.pictures import picture
+from astraflow_testing.scripted_policies import PairsTokenizer, ScriptedPolicies, Truncated
+from astraflow_wire.images.model import ImageModel
 
+WITH_PICTURES = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+    "{% if p.type == 'image' %}<image>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}<end>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 ECHO = {"use": "played_environments:Echo"}
 LEVEL = {"squares": 5, "player": 0, "key": 1, "door": 2, "turns": 6}
 
@@ -58,6 +66,25 @@ def test_rewards_go_to_the_turns_and_their_sum_to_the_trajectory(tmp_path: Path)
         "agent_calls": 3, "agent_tokens": 12, "prompts_continued": 2,
         "letters": 3, "finished": 1, "turns": 3,
     }  # fmt: skip
+
+
+def test_an_observation_may_show_images(tmp_path: Path) -> None:
+    """In the first turn as a user's message, then as the result of a tool."""
+    tokenizer = PairsTokenizer(WITH_PICTURES, "<end>", ["<image>"])
+    model = ImageModel(token=int(tokenizer.encode("<image>")[0]), length=2)
+    files = [picture(1), picture(2)]
+    urls = ["data:image/png;base64," + base64.b64encode(file).decode() for file in files]
+    policies = ScriptedPolicies(["p"], says={"p": ["a", "b"]}, tokenizer=tokenizer)
+    policies.handles["p"].images = model
+    playing = workflow(tmp_path, environment={"use": "played_environments:Gallery"})
+    prompt = Prompt("one", {"pictures": urls})
+    trajectory = asyncio.run(playing.run_episode(policies.engines(), prompt))
+    assert isinstance(trajectory, Trajectory) and trajectory.rewards == {"p": 1.0}
+    (sequence,) = trajectory.sequences
+    assert [bytes(image.data) for image in sequence.images] == files
+    places = [place for image in sequence.images for place in range(image.start, image.end)]
+    assert np.flatnonzero(sequence.tokens == model.token).tolist() == places
+    assert not sequence.loss_mask[places].any()
 
 
 def test_later_turns_count_less_with_a_discount(tmp_path: Path) -> None:
