@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +79,7 @@ SAMPLINGS = [
 def test_the_same_seed_samples_the_same_with_and_without_drafts(
     serve: Serve, folder: Path, always: None
 ) -> None:
-    asked = requests(SAMPLINGS, rounds=3)
+    asked = requests(SAMPLINGS, rounds=2)
     plain, found, health = both(serve, folder, asked, max_batch=8)
     for one, other in zip(plain, found, strict=True):
         assert other.tokens.tolist() == one.tokens.tolist()
@@ -110,12 +113,12 @@ def test_logprobs_of_verified_tokens_are_the_scores(
 def test_sampled_tokens_are_of_the_exact_distribution(
     serve: Serve, folder: Path, always: None
 ) -> None:
-    """20,000 tokens; a million are in ``bench.speculative``."""
+    """10,000 tokens; a million are in ``bench.speculative``."""
     asked = [
         GenerateRequest(
             str(n), np.array([2 + n % 8, 5, 9], np.int32), Sampling(80, ignore_eos=True)
         )
-        for n in range(250)
+        for n in range(125)
     ]
 
     async def main() -> tuple[list[GenerateResult], dict[str, float]]:
@@ -123,7 +126,7 @@ def test_sampled_tokens_are_of_the_exact_distribution(
             return await sampled(engine, asked), await engine.health()
 
     results, health = asyncio.run(main())
-    assert health["accepted_tokens"] > 1000
+    assert health["accepted_tokens"] > 300
     whole = np.stack(
         [
             np.concatenate([request.prompt, result.tokens])
@@ -143,35 +146,56 @@ def test_sampled_tokens_are_of_the_exact_distribution(
     assert ((counts - expected) ** 2 / expected).sum() < 95  # the 0.9999 quantile for 49 degrees
 
 
-def test_each_token_of_a_verified_draft_has_the_version_that_verified_it(
-    serve: Serve, folder: Path, other: Path, always: None
+def test_a_swap_between_two_verified_drafts_is_as_between_two_tokens(
+    serve: Serve, folder: Path, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sampling = Sampling(80, temperature=0, ignore_eos=True)
     asked = [GenerateRequest(str(n), np.array([7, 3, 9], np.int32), sampling) for n in range(3)]
     source = WeightSource("p", 1, other / "model.safetensors", "", 0, 0.0)
+    reached, paused, looks = threading.Event(), threading.Event(), itertools.count()
+    armed = False
 
-    async def main() -> tuple[list[GenerateResult], GenerateResult, float]:
+    def choose(self: DraftLengths, kind: np.ndarray, lengths: np.ndarray) -> Any:
+        if armed and next(looks) == 3:
+            reached.set()
+            assert paused.wait(20)
+        return np.minimum(lengths, 7)
+
+    monkeypatch.setattr(DraftLengths, "choose", choose)
+
+    async def main() -> list[GenerateResult]:
+        nonlocal armed
         async with serve(folder) as engine:
-            await sampled(engine, asked)  # so that all of it is known
-            tasks = [asyncio.create_task(engine.generate(request)) for request in asked]
-            await asyncio.sleep(0)
-            await engine.pause("keep")
-            await engine.load_weights(source)
+            await sampled(engine, asked)  # so that drafts are of these very tokens
+            armed = True
             before = (await engine.health())["accepted_tokens"]
+            tasks = [asyncio.create_task(engine.generate(request)) for request in asked]
+            assert await asyncio.to_thread(reached.wait, 20)
+            pausing = asyncio.create_task(engine.pause("keep"))
+            await asyncio.sleep(0)
+            paused.set()
+            await pausing
+            assert (await engine.health())["accepted_tokens"] > before
+            await engine.load_weights(source)
             await engine.resume()
-            after = await engine.generate(asked[0])
-            return [await task for task in tasks], after, before
+            return [await task for task in tasks]
 
-    swapped, after, accepted = asyncio.run(main())
-    assert accepted > 0
-    for result in swapped:
-        old = int((result.versions == 0).sum())
-        assert result.versions.tolist() == [0] * old + [1] * (80 - old)
-    # A draft from the old version's text is no more than a guess for the new one.
-    model = AutoModelForCausalLM.from_pretrained(other, dtype=torch.float32).eval()
-    start = torch.tensor([[7, 3, 9]])
-    expected = model.generate(start, do_sample=False, max_new_tokens=80, eos_token_id=None)[0, 3:]
-    assert after.tokens.tolist() == expected.tolist()
+    results = asyncio.run(main())
+    swap = int((results[0].versions == 0).sum())
+    assert 8 < swap < 80
+    # By hand: the old weights, and from the swap on the new ones over the old keys and values.
+    old, new = (
+        AutoModelForCausalLM.from_pretrained(f, dtype=torch.float32) for f in (folder, other)
+    )
+    cache, pending, tokens = None, torch.tensor([[7, 3, 9]]), []
+    for number in range(80):
+        with torch.no_grad():
+            out = (old if number < swap else new)(pending, past_key_values=cache, use_cache=True)
+        cache, pending = out.past_key_values, out.logits[:, -1].argmax(-1)[None]
+        tokens.append(int(pending))
+    for result in results:
+        assert result.versions.tolist() == [0] * swap + [1] * (80 - swap)
+        assert result.tokens.tolist() == tokens
 
 
 def test_exact_log_probs_stay_exact(serve: Serve, folder: Path, always: None) -> None:
@@ -309,4 +333,7 @@ class TestSpeculatingEngine(EngineConformance):
 
     @pytest.fixture
     def component(self) -> Subject:
-        return installed("engine", "torch", {"device": "cpu", "speculation": "history"})
+        found = installed("engine", "torch", {"device": "cpu", "speculation": "history"})
+        # ``test_conformance.py`` and ``test_images.py`` show these.
+        elsewhere = {"images", "lora", "weights.ipc", "weights.collective"}
+        return replace(found, capabilities=found.capabilities - elsewhere)
