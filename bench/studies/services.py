@@ -9,9 +9,9 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,15 +79,17 @@ def ran(job: Job) -> dict[str, Any]:
             stdout=sys.stderr,
         )
         runs = Path(folder) / "runs"
-        if job.during is not None:
-            threading.Thread(target=job.during, args=(runs, process), daemon=True).start()
-        try:
-            if code := process.wait(RUN_S):
-                raise RuntimeError(f"the run ended with {code}")
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait(30)
+        with ThreadPoolExecutor(1) as thread:
+            done = thread.submit(job.during, runs, process) if job.during is not None else None
+            try:
+                if code := process.wait(RUN_S):
+                    raise RuntimeError(f"the run ended with {code}")
+            finally:
+                if process.poll() is None:
+                    process.terminate()
+                    process.wait(30)
+            if done is not None:
+                done.result()
         (directory,) = runs.iterdir()
         return recorded(directory)
 
