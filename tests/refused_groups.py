@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from served_dataflow import Served, flows
 
 from astraflow_wire.frames import Frame, decode_header, encode_frame
 from astraflow_wire.groups import GroupHeader
+from astraflow_wire.images.table import ImagePlace, ImageTable
 
 
 def pushed_by_the_process_before() -> Any:
@@ -51,6 +53,24 @@ def contradicted() -> Any:
     columns = [np.frombuffer(buffer, np.uint8) for buffer in frame.buffers]
     body = encode_frame(msgspec.structs.replace(header, sequences=wrong), columns)
     return served.post("/v1/groups", bytes(body))
+
+
+def with_an_image(digest: str | None = None) -> Callable[[], Any]:
+    """Of a policy that reads none; ``digest``: another than that of its bytes."""
+
+    def push() -> Any:
+        served = Served()
+        task = served.task()
+        frame = Frame(flows.group_body(task.id, task.prompt_id))
+        file = b"an image"
+        named = digest or sha256(file).hexdigest()
+        table = ImageTable([ImagePlace(0, 1, 0)], [named], [len(file)])
+        header = msgspec.structs.replace(decode_header(frame, GroupHeader), images=table)
+        buffers = [*frame.buffers, file]
+        columns = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
+        return served.post("/v1/groups", bytes(encode_frame(header, columns)))
+
+    return push
 
 
 def of_an_evaluation() -> Any:

@@ -19,6 +19,7 @@ from refused_groups import (
     pushed,
     pushed_after_a_restart,
     pushed_by_the_process_before,
+    with_an_image,
 )
 from refused_recovery import refused
 from served_dataflow import LIMIT, TOKEN, Served, flows
@@ -311,6 +312,7 @@ PROVOKED: dict[str, list[tuple[Provocation, ...]]] = {
     "/v1/groups": [
         (contradicted,),
         (pushed(rewards=(0.0, 1e30)), pushed(length=9)),
+        (with_an_image(), with_an_image("0" * 64)),
         (
             pushed(prompt="another"),
             pushed(eval_set="held"),

@@ -143,7 +143,7 @@ def test_a_trainer_of_several_ranks_is_asked_on_all_of_them(
 
 def test_static_starts_nothing(doctor: Doctor) -> None:
     found = doctor.ask(0, "policies.solver.engine.use=wrong_engines:Shifted", more=("--static",))
-    assert set(found) == {"model"}
+    assert set(found) == {"model", "mismatch"}
 
 
 @pytest.mark.slow
