@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gateway_agents import Agent, agent_of
 
 from astraflow_core.errors import WorkflowError
 from astraflow_core.types import GenerateRequest, GenerateResult, Images, RunInfo, Sampling
@@ -28,7 +30,7 @@ TOKENIZER = PairsTokenizer(TEMPLATE, "<end>", [IMAGE])
 MODEL = ImageModel(token=int(TOKENIZER.encode(IMAGE)[0]), length=3)
 RED, GREEN, BLUE = (picture(seed) for seed in (1, 2, 3))
 CALL = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}},
 }  # fmt: skip
@@ -153,5 +155,109 @@ def test_a_policy_that_reads_none_and_bad_parts_are_refused() -> None:
         _, chat = conversation(policies("a"), {"role": "user", "content": [text("a"), text("b")]})
         assert (await chat.reply()).reply.content == "a"
         chat.answer_tool(ToolCall("1", "look", "{}"), "plain")
+
+    asyncio.run(play())
+
+
+def anthropic_part(data: bytes) -> dict[str, Any]:
+    source = {
+        "type": "base64", "media_type": "image/png", "data": base64.b64encode(data).decode(),
+    }  # fmt: skip
+    return {"type": "image", "source": source}
+
+
+def responses_part(data: bytes) -> dict[str, Any]:
+    return {"type": "input_image", "image_url": part(data)["image_url"]["url"], "detail": "auto"}
+
+
+async def chat_turns(agent: Agent) -> None:
+    said = [{"role": "user", "content": [text("what is "), part(RED)]}]
+    tools: dict[str, Any] = {"tools": [TOOL]}
+    message = (await agent.chat(*said, **tools))["choices"][0]["message"]
+    call = message["tool_calls"][0]
+    shown = {
+        "role": "tool", "tool_call_id": call["id"], "content": [text("here: "), part(GREEN)],
+    }  # fmt: skip
+    await agent.chat(*said, message, shown, **tools)
+
+
+async def messages_turns(agent: Agent) -> None:
+    said: list[Any] = [
+        {"role": "user", "content": [{"type": "text", "text": "what is "}, anthropic_part(RED)]}
+    ]
+    tool = {"name": "look", "input_schema": TOOL["function"]["parameters"]}
+    body = {"model": "p", "max_tokens": 400, "tools": [tool]}
+    reply = (await agent.post("/v1/messages", {**body, "messages": said})).json()
+    (call,) = [block for block in reply["content"] if block["type"] == "tool_use"]
+    result = {
+        "type": "tool_result", "tool_use_id": call["id"],
+        "content": [{"type": "text", "text": "here: "}, anthropic_part(GREEN)],
+    }  # fmt: skip
+    said += [
+        {"role": "assistant", "content": reply["content"]},
+        {"role": "user", "content": [result]},
+    ]
+    counted = await agent.post(
+        "/v1/messages/count_tokens", {"model": "p", "tools": [tool], "messages": said}
+    )
+    reply = (await agent.post("/v1/messages", {**body, "messages": said})).json()
+    assert counted.json()["input_tokens"] == reply["usage"]["input_tokens"]
+
+
+async def responses_turns(agent: Agent) -> None:
+    asked = {
+        "role": "user",
+        "content": [{"type": "input_text", "text": "what is "}, responses_part(RED)],
+    }
+    tool = {"type": "function", **TOOL["function"]}
+    body = {"model": "p", "tools": [tool]}
+    reply = (await agent.post("/v1/responses", {**body, "input": [asked]})).json()
+    (call,) = [item for item in reply["output"] if item["type"] == "function_call"]
+    shown = {
+        "type": "function_call_output", "call_id": call["call_id"],
+        "output": [{"type": "input_text", "text": "here: "}, responses_part(GREEN)],
+    }  # fmt: skip
+    more = {**body, "previous_response_id": reply["id"], "input": [shown]}
+    assert (await agent.post("/v1/responses", more)).status_code == 200
+
+
+@pytest.mark.parametrize("turns", [chat_turns, messages_turns, responses_turns])
+def test_an_agent_shows_images_in_each_dialect(turns: Callable[[Agent], Awaitable[None]]) -> None:
+    used = policies(CALL, "it is green")
+
+    async def play() -> None:
+        async with agent_of(used) as agent:
+            await turns(agent)
+            (sequence,) = agent.episode.sequences()
+            assert [bytes(image.data) for image in sequence.images] == [RED, GREEN]
+            assert agent.episode.outcomes == {"first": 1, "continued": 1}
+
+    asyncio.run(play())
+    assert [placed(*each) for each in used.seen] == [[RED], [RED, GREEN]]
+    assert "what is <image>" in TOKENIZER.decode(used.seen[0][0].prompt, skip_special=False)
+
+
+def test_an_agent_is_told_why_an_image_cannot_be_shown() -> None:
+    at = {"type": "image_url", "image_url": {"url": "https://example.org/secret.png"}}
+    torn = part(RED[:40])
+
+    async def play() -> None:
+        async with agent_of(policies()) as agent:
+            for shown, why in ((at, "nothing is fetched from the network"), (torn, "content: ")):
+                body = {"model": "p", "messages": [{"role": "user", "content": [shown]}]}
+                status, error = await agent.refused(body)
+                assert status == 400 and why in error["message"], error
+                assert error["param"] == "messages[0].content" and "secret" not in error["message"]
+        blind = policies()
+        blind.handles["p"].images = None
+        async with agent_of(blind) as agent:
+            body = {"model": "p", "messages": [{"role": "user", "content": [part(RED)]}]}
+            status, error = await agent.refused(body)
+            assert status == 400 and "images = true" in error["message"]
+            assert agent.episode.failure is None
+            status, error = await agent.refused(
+                {"model": "p", "messages": [{"role": "system", "content": [part(RED)]}]}
+            )
+            assert status == 400 and "expected text" in error["message"]
 
     asyncio.run(play())

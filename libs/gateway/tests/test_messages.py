@@ -239,7 +239,10 @@ BAD: list[tuple[Any, str]] = [
     ({**BODY, "max_tokens": 0}, "at least 1"),
     ({**BODY, "messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
     ({**BODY, "messages": [{"role": "user", "content": []}]}, "messages[0].content is empty"),
-    ({**BODY, "messages": [{"role": "user", "content": [{"type": "image"}]}]}, "'image'"),
+    (
+        {**BODY, "messages": [{"role": "user", "content": [{"type": "image"}]}]},
+        "content[0].source is None; expected an object",
+    ),
     ({**BODY, "messages": [{"role": "user", "content": [{"type": ["x"]}]}]}, "['x']"),
     ({**BODY, "messages": [USER, {"role": "assistant", "content": "I"}]}, "prefilled"),
     (

@@ -199,7 +199,10 @@ BAD: list[tuple[Any, str]] = [
     ({"input": []}, "input is empty"),
     ({"input": [{"role": "wizard", "content": "x"}]}, "input[0].role"),
     ({"input": [{"role": ["user"], "content": "x"}]}, "input[0].role"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "'input_image'"),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+        "an image without image_url",
+    ),
     ({"input": [{"role": "user", "content": [{"type": ["x"]}]}]}, "['x']"),
     ({"input": [{"role": "user", "content": 3}]}, "input[0].content"),
     ({"input": [{"type": "web_search_call"}]}, "'web_search_call'"),

@@ -75,22 +75,6 @@ def _lone_surrogate(body: bytes) -> str:
     return ""
 
 
-def text_of(content: str | Sequence[Mapping[str, Any]] | None, where: str) -> str:
-    """Text, or the joined texts of content parts; other parts are refused."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    texts = []
-    for part in content:
-        text = part.get("text", part.get("refusal"))
-        if not isinstance(text, str):
-            raise BadRequest(
-                f"{where}: a part of type {part.get('type')!r:.80} cannot be given to this model; expected text",
-                param=where,
-            )
-        texts.append(text)
-    return "".join(texts)
-
-
 def tools_of(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Function tools in OpenAI's form; others are refused, because the gateway does not run tools."""
     found: list[Mapping[str, Any]] = []

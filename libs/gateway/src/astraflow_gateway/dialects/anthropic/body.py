@@ -20,10 +20,13 @@ from astraflow_gateway.dialects.bodies import (
     stops_of,
     tools_of,
 )
+from astraflow_gateway.dialects.content import Part, content_of, image_part, text_part
 from astraflow_gateway.requests import BadRequest, ModelRequest
 
 _UNAVAILABLE = ("container", "mcp_servers", "prefill", "output_format")
 _BILLING = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
+_BETWEEN = "\n\n"
+"""What stands between the texts of two blocks."""
 Blocks = Sequence[Mapping[str, Any]]
 
 
@@ -161,21 +164,21 @@ def _assistant(blocks: Blocks, where: str) -> Message:
 
 
 def _user(blocks: Blocks, where: str, names: Names, told: Mapping[str, str]) -> Iterator[Message]:
-    """Results of tools are messages of their own; texts side by side are one. ``told``: name → text of the tools that a
+    """Results of tools are messages of their own; texts and images side by side are one. ``told``: name → text of the tools that a
     result may refer to."""
     if not blocks:
         raise BadRequest(f"{where} is empty; at least one block is needed", param=where)
-    texts: list[str] = []
+    parts: list[Part] = []
     for at, block in enumerate(blocks):
         if block.get("type") != "tool_result":
-            texts += _texts([block], where, at)
+            parts.append(_part(block, f"{where}[{at}]"))
             continue
-        if texts:
-            yield {"role": "user", "content": "\n\n".join(texts)}
-            texts = []
+        if parts:
+            yield {"role": "user", "content": content_of(parts, _BETWEEN)}
+            parts = []
         yield _result(block, f"{where}[{at}]", names, told)
-    if texts:
-        yield {"role": "user", "content": "\n\n".join(texts)}
+    if parts:
+        yield {"role": "user", "content": content_of(parts, _BETWEEN)}
 
 
 def _result(block: Mapping[str, Any], place: str, names: Names, told: Mapping[str, str]) -> Message:
@@ -191,7 +194,8 @@ def _result(block: Mapping[str, Any], place: str, names: Names, told: Mapping[st
         blocks = [
             _referred(each, f"{place}.content[{at}]", told) for at, each in enumerate(content)
         ]
-        content = "\n\n".join(_texts(blocks, f"{place}.content"))
+        parts = [_part(each, f"{place}.content[{at}]") for at, each in enumerate(blocks)]
+        content = content_of(parts, _BETWEEN)
     return {"role": "tool", "content": content, "tool_call_id": id, "name": name}
 
 
@@ -206,14 +210,39 @@ def _referred(block: Any, place: str, told: Mapping[str, str]) -> Any:
     return {"type": "text", "text": told[name]}
 
 
-def _texts(blocks: Blocks, where: str, first: int = 0) -> list[str]:
+def _texts(blocks: Blocks, where: str) -> list[str]:
     found = []
-    for at, block in enumerate(blocks, first):
+    for at, block in enumerate(blocks):
         place = f"{where}[{at}]"
         if not isinstance(block, dict) or block.get("type") != "text":
             raise _foreign(block.get("type") if isinstance(block, dict) else block, place)
         found.append(_field(block, "text", str, place))
     return found
+
+
+def _part(block: Any, place: str) -> Part:
+    match block.get("type") if isinstance(block, dict) else block:
+        case "text":
+            return text_part(_field(block, "text", str, place))
+        case "image":
+            return image_part(_url(_field(block, "source", dict, place), place), place)
+        case other:
+            raise _foreign(other, place, "text or an image")
+
+
+def _url(source: Mapping[str, Any], place: str) -> str:
+    """An address is refused where the image is read."""
+    match source.get("type"):
+        case "base64":
+            kind = _field(source, "media_type", str, f"{place}.source")
+            return f"data:{kind};base64,{_field(source, 'data', str, f'{place}.source')}"
+        case "url":
+            return str(_field(source, "url", str, f"{place}.source"))
+        case other:
+            raise BadRequest(
+                f"{place}.source is of type {other!r:.80}; expected base64",
+                param=f"{place}.source",
+            )
 
 
 def _field(block: Mapping[str, Any], name: str, kind: type, place: str) -> Any:
@@ -226,9 +255,9 @@ def _field(block: Mapping[str, Any], name: str, kind: type, place: str) -> Any:
     return value
 
 
-def _foreign(kind: object, place: str) -> BadRequest:
+def _foreign(kind: object, place: str, expected: str = "text") -> BadRequest:
     return BadRequest(
-        f"{place}: a block of type {kind!r:.80} cannot be given to this model; expected text",
+        f"{place}: a block of type {kind!r:.80} cannot be given to this model; expected {expected}",
         param=place,
     )
 

@@ -18,9 +18,9 @@ from astraflow_gateway.dialects.bodies import (
     refuse_unavailable,
     sampling_of,
     stops_of,
-    text_of,
     tools_of,
 )
+from astraflow_gateway.dialects.content import shown_content, text_of
 from astraflow_gateway.dialects.openai.provider import StreamOptions
 from astraflow_gateway.requests import BadRequest, ModelRequest
 
@@ -111,9 +111,11 @@ def _messages(said: Sequence[_Said]) -> list[Message]:
     messages: list[Message] = []
     names = Names()
     for at, each in enumerate(said):
+        role = {"developer": "system", "function": "tool"}.get(each.role, each.role)
+        read = shown_content if role in ("user", "tool") else text_of
         message: Message = {
-            "role": {"developer": "system", "function": "tool"}.get(each.role, each.role),
-            "content": text_of(each.content, f"messages[{at}].content"),
+            "role": role,
+            "content": read(each.content, f"messages[{at}].content"),
         }
         if each.role == "assistant":
             if each.reasoning_content:

@@ -7,6 +7,7 @@ from typing import Any
 
 from astraflow_gateway.chat.messages import Message, tool_call
 from astraflow_gateway.dialects.bodies import Names
+from astraflow_gateway.dialects.content import Content, Part, content_of, image_part, text_part
 from astraflow_gateway.dialects.dialect import Json
 from astraflow_gateway.dialects.responses.tools import full_name
 from astraflow_gateway.requests import BadRequest
@@ -78,16 +79,17 @@ def _other(item: Mapping[str, Any], kind: Any, place: str, names: Names) -> Mess
                 f"{place}.role is {role!r:.80}; expected user, assistant, system or developer",
                 param=f"{place}.role",
             )
-        text = _text(item.get("content"), f"{place}.content")
-        return {"role": "user" if role == "user" else "system", "content": text}
+        read = _content if role == "user" else _text
+        content = read(item.get("content"), f"{place}.content")
+        return {"role": "user" if role == "user" else "system", "content": content}
     if kind == "function_call_output":
         id = _field(item, "call_id", place)
         if not (name := names.of(id)):
             raise BadRequest(
                 f"{place}: no function_call before has the call_id {id!r:.80}", param=place
             )
-        text = _text(item.get("output"), f"{place}.output")
-        return {"role": "tool", "content": text, "tool_call_id": id, "name": name}
+        output = _content(item.get("output"), f"{place}.output")
+        return {"role": "tool", "content": output, "tool_call_id": id, "name": name}
     raise BadRequest(
         f"{place}: an item of type {kind!r:.80} cannot be given to this model; expected message, reasoning, "
         "function_call or function_call_output",
@@ -95,25 +97,48 @@ def _other(item: Mapping[str, Any], kind: Any, place: str, names: Names) -> Mess
     )
 
 
+def _content(content: Any, place: str) -> Content:
+    """What the user or a tool says, which may show images."""
+    if isinstance(content, str):
+        return content
+    parts: list[Part] = []
+    for part in _parts(content, place):
+        if isinstance(part, dict) and part.get("type") == "input_image":
+            if part.get("image_url") is None:
+                raise BadRequest(
+                    f"{place}: an image without image_url; files are not kept here, so send it as 'data:image/png;base64,…'",
+                    param=place,
+                )
+            parts.append(image_part(part["image_url"], place))
+        else:
+            parts.append(text_part(_text_of(part, place, _TEXTS, "text or input_image")))
+    return content_of(parts)
+
+
 def _text(content: Any, place: str, kinds: Sequence[str] = _TEXTS) -> str:
     if isinstance(content, str):
         return content
+    return "".join(_text_of(part, place, kinds, "text") for part in _parts(content, place))
+
+
+def _parts(content: Any, place: str) -> list[Any]:
     if not isinstance(content, list):
         raise BadRequest(
             f"{place} is {content!r:.80}; expected text or a list of parts", param=place
         )
-    texts = []
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else part
-        field = "refusal" if kind == "refusal" else "text"
-        text = part.get(field) if isinstance(part, dict) and kind in kinds else None
-        if not isinstance(text, str):
-            raise BadRequest(
-                f"{place}: a part of type {kind!r:.80} cannot be given to this model; expected text",
-                param=place,
-            )
-        texts.append(text)
-    return "".join(texts)
+    return content
+
+
+def _text_of(part: Any, place: str, kinds: Sequence[str], expected: str) -> str:
+    kind = part.get("type") if isinstance(part, dict) else part
+    field = "refusal" if kind == "refusal" else "text"
+    text = part.get(field) if isinstance(part, dict) and kind in kinds else None
+    if not isinstance(text, str):
+        raise BadRequest(
+            f"{place}: a part of type {kind!r:.80} cannot be given to this model; expected {expected}",
+            param=place,
+        )
+    return text
 
 
 def _field(item: Mapping[str, Any], name: str, place: str) -> str:
