@@ -99,7 +99,10 @@ def test_messages_are_texts_or_parts_with_images(tmp_path: Path) -> None:
     assert seen.data["prompt"] == [{"role": "user", "content": [image, *parts]}]
     assert text_of(seen.data).endswith("'}ab") and picture_url in text_of(seen.data)
     away = {"type": "image_url", "image_url": {"url": "https://host/x.png"}}
+    cut = {"type": "image_url", "image_url": {"url": picture_url[:-40]}}
     wrong = {
+        "bytes is damaged": [{"role": "user", "content": [cut]}],
+        "a total of 65 images": [{"role": "user", "content": [image] * 65}],
         "an image at the address 'https://host'": [{"role": "user", "content": [away]}],
         "a part of type 'video_url'": [{"role": "user", "content": [{"type": "video_url"}]}],
         "a part of content that is not text": [{"role": "user", "content": [{"type": "file"}]}],

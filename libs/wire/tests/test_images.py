@@ -47,14 +47,14 @@ def image(address: Any) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": address}}
 
 
-def bomb(side: int = 50_000) -> bytes:
-    """A PNG file of a few bytes whose header announces ``side``² pixels."""
+def bomb(width: int = 50_000, height: int = 50_000) -> bytes:
+    """A PNG file of a few bytes whose header announces so many pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         body = kind + data
         return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
 
-    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + parts
 
@@ -79,7 +79,11 @@ def test_messages_are_split_into_placeholders_and_files() -> None:
         (image("data:image/png,abc"), "expected 'data:image/png;base64"),
         (image("data:image/png;base64,a!"), "is not base64"),
         (image(url(b"GIF89a" + b"x" * 20)), "are no image; expected PNG, JPEG, WEBP"),
-        (image(url(bomb())), r"50000 × 50000 pixels; the most is 16777216|is damaged: .*bomb"),
+        (image(url(bomb())), r"far more than 16777216 pixels, the most"),
+        (image(url(bomb(5000, 5000))), "5000 × 5000 pixels; the most is 16777216"),
+        (image(url(bomb(65, 1))), "65 × 1 pixels; one side may be at most 64 times the other"),
+        (image(url(RED[:-20])), "is damaged"),
+        (image(url(RED[:60] + b"?" + RED[61:])), "is damaged"),
         (image("data:image/png;base64," + "A" * (MAX_BYTES // 3 * 4 + 12)), "the most is 4194304"),
         (image(3), "an image_url is 3"),
         ({"type": "input_audio"}, "expected one of type 'text' or 'image_url'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from astraflow_wire.images.files import MAX_IMAGES
 from astraflow_wire.images.parts import image_of
 
 _OTHERS = frozenset({"image", "input_image", "video", "video_url", "audio", "input_audio"})
@@ -18,7 +19,16 @@ def checked_prompt(value: Any) -> str | list[dict[str, Any]]:
         return value
     if not isinstance(value, list) or not value:
         raise ValueError(f"must be text or a list of messages, got {value!r:.40}")
-    return [_message(message) for message in value]
+    messages = [_message(message) for message in value]
+    images = sum(part["type"] != "text" for each in messages for part in _parts(each))
+    if images > MAX_IMAGES:
+        raise ValueError(f"has a total of {images} images; the most is {MAX_IMAGES}")
+    return messages
+
+
+def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
+    content = message["content"]
+    return content if isinstance(content, list) else []
 
 
 def _message(message: Any) -> dict[str, Any]:
@@ -53,7 +63,7 @@ def _part(part: Any) -> dict[str, Any]:
         try:
             image_of(place.get("url") if isinstance(place, dict) else place)
         except ValueError as error:
-            raise ValueError(f"has {error}") from error
+            raise ValueError(f"has an image that cannot be used: {error}") from error
         return dict(part)
     if kind != "text" or not isinstance(part.get("text"), str):
         raise ValueError(f"has a part of content that is not text: {part!r:.60}")

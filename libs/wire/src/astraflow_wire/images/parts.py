@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from astraflow_wire.images.files import FORMATS, MAX_BYTES, MAX_IMAGES, opened
+from astraflow_wire.images.files import FORMATS, MAX_BYTES, MAX_IMAGES, verified
 
 PLACEHOLDER = {"type": "image"}
 """A part with an image, as chat templates expect it."""
@@ -89,7 +89,7 @@ def image_of(url: Any) -> bytes:
         data = base64.b64decode(body, validate=True)
     except binascii.Error as error:
         raise ValueError(f"an image URL is not base64: {error}") from error
-    if opened(data).format not in FORMATS:
+    if verified(data).format not in FORMATS:
         raise ValueError(f"an image is of another format than {', '.join(FORMATS)}")
     return data
 

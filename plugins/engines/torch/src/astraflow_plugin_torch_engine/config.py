@@ -32,7 +32,7 @@ class TorchEngineConfig(ConfigModel):
         description="Guess the next tokens of a sequence from those sampled before, and verify several in one forward pass "
         "while that is faster; the same tokens are sampled with 'none'.",
     )
-    history_tokens: PositiveInt = Field(
+    history_tokens: Annotated[int, Field(ge=1, le=1 << 26)] = Field(
         1 << 19,
         description="Number of tokens that guesses are taken from, 69 bytes each; rounded up to a power of two.",
     )
