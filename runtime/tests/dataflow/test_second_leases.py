@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from astraflow_core.errors import Refused
 from astraflow_core.types import Batch
@@ -197,3 +199,17 @@ def test_what_the_rule_expects_is_the_mean_of_what_comes():
     assert abs(trained[still].mean() / answers.mean() - 1) < 0.01
     # Of one pace the second would win by being short; the rule refuses that at any age.
     assert all(GAIN * second_s(a, 8.0, 8.0) >= remaining_s(a, 8.0) for a in np.linspace(0, 80, 50))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    group_s=st.floats(1e-3, 1e4),
+    holder_s=st.floats(1e-3, 1e4),
+    age_s=st.floats(0.0, 1e5),
+)
+def test_no_task_is_passed_over_that_another_would_finish_sooner(
+    group_s: float, holder_s: float, age_s: float
+) -> None:
+    """The search leaves out RaaS whose mean is at most ``GAIN`` times that of who asks: none of their tasks could be chosen."""
+    if second_s(age_s, holder_s, group_s) * GAIN < remaining_s(age_s, holder_s):
+        assert holder_s > GAIN * group_s

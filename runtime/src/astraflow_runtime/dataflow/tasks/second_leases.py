@@ -43,9 +43,10 @@ def second_task(state: FlowState, record: RaasRecord, free: int) -> TaskRecord |
     if record.group_s is None or record.behind(state.newest) != dict.fromkeys(state.newest, 0):
         return None
     best, last_s = None, 0.0
+    soon = {record.name, *_as_soon(state, record.group_s)}
     for task in state.train.leased():
         lease = task.lease
-        if task.second is not None or lease is None or lease.raas == record.name:
+        if task.second is not None or lease is None or lease.raas in soon:
             continue
         if record.name in task.failed_on:
             continue
@@ -76,6 +77,16 @@ def _batch_waits(state: FlowState) -> bool:
     if refusal is None or not refusal.all_leased or state.train.first() is not None:
         return False
     return any(stream.starves for stream in state.live_streams())
+
+
+def _as_soon(state: FlowState, group_s: float) -> set[str]:
+    """The RaaS that bring any of their tasks as soon as one of ``group_s`` could: nothing remains longer than the mean, and
+    nothing takes less than ``group_s``. In most pools these are all, which keeps the search short however many tasks run."""
+    return {
+        holder.name
+        for holder in state.fleet.present()
+        if holder.health == "alive" and holder.group_s and holder.group_s <= GAIN * group_s
+    }
 
 
 def _expected(state: FlowState, lease: Lease, group_s: float) -> tuple[float, float]:
