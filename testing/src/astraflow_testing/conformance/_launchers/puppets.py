@@ -20,6 +20,10 @@ DEMANDS = Demands("protocols/launcher")
 LOOK_S = 0.2
 
 
+class Stranger(Exception):
+    """Who dialled in is no process of ours: the port was another's before, such as that of a server of Ray."""
+
+
 class Puppet:
     """One process that has dialled in: what it said of itself, and the line to it."""
 
@@ -27,7 +31,11 @@ class Puppet:
         connection.settimeout(DEADLINE_S)
         self._connection = connection
         self._talk = connection.makefile("rw", encoding="utf-8")
-        said = json.loads(self._talk.readline())
+        try:
+            said = json.loads(self._talk.readline())
+        except ValueError as error:
+            connection.close()
+            raise Stranger from error
         self.name, self.arguments = said["name"], said["arguments"]
         self.pid, self.session, self.host = said["pid"], said["session"], said["host"]
 
@@ -84,7 +92,7 @@ class Puppets:
         """The next process that dials in; the test fails if none does, at once if a process of ``launcher`` ends."""
 
         def dialled() -> Puppet | None:
-            with suppress(TimeoutError):
+            with suppress(TimeoutError, Stranger):
                 return Puppet(self._server.accept()[0])
             for state in launcher.poll() if launcher else ():
                 if state.exit_code is not None:
