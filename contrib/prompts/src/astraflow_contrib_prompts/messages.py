@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from astraflow_wire.images.files import MAX_IMAGES
-from astraflow_wire.images.parts import image_of
+from astraflow_wire.images.parts import check_number, image_of
 
 _OTHERS = frozenset({"image", "input_image", "video", "video_url", "audio", "input_audio"})
 
@@ -21,8 +20,10 @@ def checked_prompt(value: Any) -> str | list[dict[str, Any]]:
         raise ValueError(f"must be text or a list of messages, got {value!r:.40}")
     messages = [_message(message) for message in value]
     images = sum(part["type"] != "text" for each in messages for part in _parts(each))
-    if images > MAX_IMAGES:
-        raise ValueError(f"has a total of {images} images; the most is {MAX_IMAGES}")
+    try:
+        check_number(images)
+    except ValueError as error:
+        raise ValueError(f"has {error}") from error
     return messages
 
 

@@ -31,9 +31,14 @@ def split_images(
             except ValueError as error:
                 raise ValueError(f"message {number}: {error}") from error
         plain.append({**message, "content": content} if "content" in message else dict(message))
-    if len(files) > MAX_IMAGES:
-        raise ValueError(f"the messages have {len(files)} images; the most is {MAX_IMAGES}")
+    check_number(len(files))
     return plain, files
+
+
+def check_number(images: int) -> None:
+    """:class:`ValueError` for more images than a sequence may have."""
+    if images > MAX_IMAGES:
+        raise ValueError(f"a total of {images} images; the most is {MAX_IMAGES}")
 
 
 def has_images(messages: Sequence[Mapping[str, Any]]) -> bool:
