@@ -21,7 +21,7 @@ from typing import Any
 
 from bench.studies.lines import Panel, picture
 from bench.studies.records import Runs
-from bench.studies.services import Job, SystemStudy, main, policy
+from bench.studies.services import TASK, Job, SystemStudy, main, policy
 
 BATCH, PLACES, STEP_S = 64, 8, 1.5
 MEDIAN_S, SIGMA = 0.3, 0.5
@@ -43,20 +43,7 @@ steps = {steps}
 group_size = 8
 max_staleness = 2
 
-[prompts]
-use = "digits"
-digits = 3
-
-[workflow]
-use = "single_turn"
-
-[reward]
-use = "exact"
-partial = "positions"
-
-[sampling]
-max_tokens = 4
-
+{TASK}
 [raas]
 replicas = {replicas}
 max_concurrent_episodes = {places}

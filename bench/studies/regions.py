@@ -24,7 +24,7 @@ from typing import Any
 from bench.far_raas import Look, Watch, first_times
 from bench.studies.lines import Panel, picture
 from bench.studies.records import RESULTS, Runs, read, write
-from bench.studies.services import policy, recorded
+from bench.studies.services import TASK, policy, recorded
 from bench.support.processes import TOKEN, end_of, started
 from bench.support.slow_link import ADDRESSES, possible
 
@@ -65,20 +65,7 @@ steps = {pace.steps}
 group_size = 8
 max_staleness = 2
 
-[prompts]
-use = "digits"
-digits = 3
-
-[workflow]
-use = "single_turn"
-
-[reward]
-use = "exact"
-partial = "positions"
-
-[sampling]
-max_tokens = 4
-
+{TASK}
 [raas]
 max_concurrent_episodes = {PLACES}
 

@@ -30,6 +30,21 @@ from bench.support.processes import ROOT
 RUN_S = 1200.0
 SUMMARY = ("wall_s", "cpu_s", "steps", "lost", "max_staleness_seen", "trainer_wait_fraction")
 MODEL = "tiny:qwen3?hidden=8&layers=1&heads=1&kv_heads=1"
+TASK = """[prompts]
+use = "digits"
+digits = 3
+
+[workflow]
+use = "single_turn"
+
+[reward]
+use = "exact"
+partial = "positions"
+
+[sampling]
+max_tokens = 4
+"""
+"""What one policy learns: tables of a config."""
 
 During = Callable[[Path, subprocess.Popen[bytes]], None]
 """Called in a thread of its own with the directory of the run and its launcher."""

@@ -5,13 +5,11 @@ A README holds a table between ``<!-- recorded: NAME -->`` and ``<!-- end -->``.
 
 from __future__ import annotations
 
-import json
-import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from bench.support.processes import ROOT
+from bench.support.recorded_tables import Recorded, figures_in, filled_with
 
 RECORDED = ROOT / "bench" / "results" / "engines.json"
 ENGINES = ("torch", "hf", "vllm")
@@ -19,7 +17,6 @@ READMES = tuple(ROOT / "plugins" / "engines" / engine / "README.md" for engine i
 MODELS = {"": "SmolLM2-135M", "tiny_": "tiny"}
 """Beginning of a field → the model that it is of."""
 
-_BLOCK = re.compile(r"(<!-- recorded: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _BESIDE = {
     "raas_over_bare": ("tokens/s through the engine host, over the bare server's", ".2f"),
     "blocked_over_empty_swap": ("seconds blocked by a swap, over the same calls made bare", ".2f"),
@@ -27,7 +24,6 @@ _BESIDE = {
     "logprob_gap_max": ("the same: largest gap", ".0e"),
     "start_s": ("start of the server, s", ".0f"),
 }
-Recorded = Mapping[str, float | str]
 
 
 def _cell(found: Recorded, field: str, form: str) -> str:
@@ -69,16 +65,12 @@ TABLES = {"speeds": speeds, "beside": beside}
 
 def filled(text: str, found: Recorded) -> str:
     """A README with its tables again. KeyError for a table that there is not."""
-    place = f"Recorded {found['date']} on {found['cores']} cores, Python {found['python']}:\n\n"
-    return _BLOCK.sub(
-        lambda block: block[1] + place + TABLES[block[2]](found) + "\n" + block[3], text
-    )
+    return filled_with(text, found, TABLES)
 
 
 def recorded() -> dict[str, float | str]:
     """The figures of the last whole run."""
-    figures: dict[str, float | str] = json.loads(RECORDED.read_text(encoding="utf-8"))
-    return figures
+    return figures_in(RECORDED)
 
 
 def main(readmes: tuple[Path, ...] = READMES) -> int:

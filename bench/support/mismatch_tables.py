@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from bench.mismatch import LENGTHS, PAIRS, POSITIONS
 from bench.support.processes import ROOT
+from bench.support.recorded_tables import Recorded, figures_in, filled_with
 
 RECORDED = ROOT / "bench" / "results" / "mismatch.json"
 PAGE = ROOT / "docs" / "mismatch.md"
@@ -24,9 +22,6 @@ NAMES = {
     "torch_torch": "`torch` and `torch`",
     "bfloat16_torch": "`torch` in bfloat16 and `torch`",
 }
-
-Recorded = Mapping[str, float | str]
-_BLOCK = re.compile(r"(<!-- recorded: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def _table(*rows: list[str]) -> str:
@@ -87,16 +82,12 @@ TABLES = {"costs": costs, "gaps": gaps, "places": places}
 
 def filled(text: str, found: Recorded) -> str:
     """The page with its tables again. KeyError for a table that there is not."""
-    place = f"Recorded {found['date']} on {found['cores']} cores, Python {found['python']}:\n\n"
-    return _BLOCK.sub(
-        lambda block: block[1] + place + TABLES[block[2]](found) + "\n" + block[3], text
-    )
+    return filled_with(text, found, TABLES)
 
 
 def recorded() -> dict[str, float | str]:
     """The figures of the last whole run."""
-    figures: dict[str, float | str] = json.loads(RECORDED.read_text(encoding="utf-8"))
-    return figures
+    return figures_in(RECORDED)
 
 
 def main(page: Path = PAGE) -> int:

@@ -94,8 +94,7 @@ def of_run(loaded: LoadedConfig, file: str) -> Iterator[Finding]:
     yield from _of_components(loaded)
     yield from _of_interpreters(loaded)
     yield from _of_models(loaded)
-    yield from _of_experts(loaded)
-    yield from _of_images(loaded)
+    yield from _of_models_files(loaded)
     yield from _of_agreement(loaded)
     yield from _of_data(loaded)
     yield _of_directory(Path(loaded.config.run.directory))
@@ -232,17 +231,22 @@ def _of_models(loaded: LoadedConfig) -> Iterator[Finding]:
             yield Finding("ok", path, text)
 
 
-def _of_experts(loaded: LoadedConfig) -> Iterator[Finding]:
-    """Whether the models have the experts that ``router_replay`` would record."""
+def _of_models_files(loaded: LoadedConfig) -> Iterator[Finding]:
+    """Whether the models have the experts that ``router_replay`` would record, and read the ``images`` that prompts have."""
     for name, policy in loaded.config.policies.items():
-        if not policy.router_replay:
-            continue
-        folder = Path(policy.model).expanduser()
-        if folder.is_dir():
-            yield router_replay(name, policy.model, folder)
-        else:
-            text = f"whether {policy.model} has experts is checked when it is resolved: not by --static, at each start"
-            yield Finding("ok", f"policies.{name}.router_replay", text)
+        asked = (
+            (policy.router_replay, "router_replay", router_replay, "has experts"),
+            (policy.images, "images", images, "reads images"),
+        )
+        for wanted, key, check, question in asked:
+            if not wanted:
+                continue
+            folder = Path(policy.model).expanduser()
+            if folder.is_dir():
+                yield check(name, policy.model, folder)
+                continue
+            text = f"whether {policy.model} {question} is checked when it is resolved: not by --static, at each start"
+            yield Finding("ok", f"policies.{name}.{key}", text)
 
 
 def router_replay(name: str, model: str, folder: Path) -> Finding:
@@ -261,19 +265,6 @@ def router_replay(name: str, model: str, folder: Path) -> Finding:
         )
     text = f"layers with experts: {layers.layers}, and {layers.top_k} of {layers.experts} experts for a token"
     return Finding("ok", where, text)
-
-
-def _of_images(loaded: LoadedConfig) -> Iterator[Finding]:
-    """Whether the models of policies with ``images`` read some."""
-    for name, policy in loaded.config.policies.items():
-        if not policy.images:
-            continue
-        folder = Path(policy.model).expanduser()
-        if folder.is_dir():
-            yield images(name, policy.model, folder)
-        else:
-            text = f"whether {policy.model} reads images is checked when it is resolved: not by --static, at each start"
-            yield Finding("ok", f"policies.{name}.images", text)
 
 
 def images(name: str, model: str, folder: Path) -> Finding:
