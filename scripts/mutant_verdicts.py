@@ -18,6 +18,7 @@ import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +105,14 @@ def is_assertion(message: str) -> bool:
 
 
 def digest_of(file: Path) -> str:
-    """SHA-256 of a file with mutants."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    """SHA-256 of a file with mutants and of the manifest that it imports: a new capability has to be shown."""
+    digest = hashlib.sha256(file.read_bytes())
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and any(n.name == "manifest" for n in node.names):
+            found = find_spec(f"{node.module}.manifest")
+            assert found is not None and found.origin is not None, f"{file.name}: no {node.module}"
+            digest.update(Path(found.origin).read_bytes())
+    return digest.hexdigest()
 
 
 def is_recorded(kind: str) -> bool:

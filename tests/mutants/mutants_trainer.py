@@ -42,10 +42,10 @@ class Examination(TrainerConformance):
     trainer: type[TorchTrainer] = TorchTrainer
 
     more: frozenset[str] = frozenset()
-    own_tests: ClassVar[dict[str, str]] = {"lora": "test_adapters"}
+    own_tests: ClassVar[dict[str, str]] = {"lora": "test_adapters", "images": "test_adapters"}
 
     def test_adapters(self, rig: TrainerRig) -> None:
-        """The trainer's own tests show them; none of the mistakes here is about them."""
+        """The trainer's own tests show them, and images; none of the mistakes here is about either."""
         assert rig.build().weights_kind == "full"  # type: ignore[attr-defined]
 
     def __init_subclass__(cls) -> None:
