@@ -10,6 +10,7 @@ from astraflow_wire.http import recovery
 
 TRAINER = messages.RegisterTrainer(policy="solver", pid=1, host="h")
 OFFER = recovery.OfferVersion(raas="r0", policy="solver", endpoints=[], error="e")
+OTHER_PACKAGES = {"astraflow-core": "0.0.1"}
 RECOVER = recovery.RecoverVersion(policy="solver", wait_s=0)
 Sent = Callable[..., Callable[[], Any]]
 
@@ -23,6 +24,7 @@ def refused(sent: Sent, superseded: Sent) -> dict[str, list[tuple[Callable[[], A
         register: [
             (sent(register, TRAINER, policy="nobody"),),
             (sent(register, TRAINER, updates=(5,)), sent(register, TRAINER, recovered=5)),
+            (sent(register, TRAINER, packages=OTHER_PACKAGES),),
         ],
         recover: [(sent(recover, RECOVER, policy="nobody"),)],
         offer: [

@@ -50,7 +50,8 @@ class Served:
         if begun:
             self.bench.begin()
         with patch.object(service, "MAX_BODY_BYTES", LIMIT):
-            app = DataflowService(self.bench.flow, wakeups, TOKEN).app
+            packages = {"astraflow-core": "0.1.0"}
+            app = DataflowService(self.bench.flow, wakeups, TOKEN, packages=packages).app
         headers = {"Authorization": f"Bearer {TOKEN}"}
         self.client = TestClient(app, raise_server_exceptions=False, headers=headers)
 

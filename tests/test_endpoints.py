@@ -21,7 +21,7 @@ from refused_groups import (
     pushed_by_the_process_before,
     with_an_image,
 )
-from refused_recovery import refused
+from refused_recovery import OTHER_PACKAGES, refused
 from served_dataflow import LIMIT, TOKEN, Served, flows
 from workspace import ROOT
 
@@ -219,6 +219,7 @@ PROVOKED: dict[str, list[tuple[Provocation, ...]]] = {
         (with_the_name_taken,),
         (of_an_earlier_start,),
         (with_a_full_house,),
+        (sent("/v1/raas/register", REGISTER, packages=OTHER_PACKAGES),),
     ],
     "/v1/raas/add": [
         (sent("/v1/raas/add", ADD, count=0),),

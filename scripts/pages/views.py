@@ -23,10 +23,6 @@ DATAFLOW: dict[str, View] = {
     "/v1/access": {
         "oldest": "`ROLE/NAME` → the first generation whose tokens are valid; of what is not there none was revoked",
     },
-    "/v1/packages": {
-        "distributions": "distribution → version, of what the config names and of the runtime, as the dataflow has it",
-        "artifact": "digest of the artifact of `astraflow pack` that its environment was made from, or nothing",
-    },
     "/v1/waits": described(WaitStatus, "N."),
     "/v1/balance": {
         **described(PoolStatus, "pool."),

@@ -47,6 +47,10 @@ MAX_WAITS = 64
 """The most waits of one RaaS that are shown."""
 MAX_POLICIES = 256
 """The most policies in a message."""
+MAX_PACKAGES = 512
+"""The most packages that a process states at its registration."""
+ARTIFACT = "astraflow pack"
+"""Among packages, the artifact from which the environment was made; no distribution has a name with a space."""
 MAX_ENDPOINTS = 4096
 """The most endpoints of a version: one for each rank of a large trainer."""
 MAX_PLACES = 1 << 20
@@ -117,6 +121,8 @@ Versions = Annotated[dict[Name, Version], Meta(max_length=MAX_POLICIES)]
 """Policy → version."""
 Digests = Annotated[dict[Name, Name], Meta(max_length=MAX_POLICIES)]
 """Policy → digest of a version's weights."""
+Packages = Annotated[dict[Name, Name], Meta(max_length=MAX_PACKAGES)]
+"""Distribution → version; :data:`ARTIFACT` → digest."""
 
 Policies = Annotated[list[Name], Meta(max_length=MAX_POLICIES)]
 TaskNames = Annotated[list[Name], Meta(max_length=MAX_TASKS)]

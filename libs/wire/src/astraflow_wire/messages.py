@@ -25,6 +25,7 @@ from astraflow_wire.limits import (
     Name,
     Nats,
     Number,
+    Packages,
     Places,
     Policies,
     ProbeColumn,
@@ -82,7 +83,6 @@ class Probe(Message, frozen=True):
 class AnnouncementMessage(Message, frozen=True):
     """A published version; fields as in :class:`astraflow_core.types.Announcement`. With a ``probe`` a RaaS that
     serves the version compares its engine's log-probs, and reports the gap among its metrics.
-
     400: the run has no such policy; the reason lists those that it has.
     409: the trainer is not registered, or another process has registered for its policy since.
     409: the number is not above the newest; version numbers must increase.
@@ -138,14 +138,15 @@ class Task(Message, frozen=True):
 
 class RegisterRaas(Message, frozen=True):
     """``POST /v1/raas/register``; ``capacity`` in episodes at once. ``origin``: a random id of the process, or of the
-    launcher that has restarted it ``start`` times; it identifies a repeated registration. While another RaaS has the
-    name, the reply waits until that one sends a heartbeat (409), or loses the name because it is *suspect*: silent.
-
+    launcher that has restarted it ``start`` times; it identifies a repeated registration. ``packages``: those of the
+    run that it has installed. While another RaaS has the name, the reply waits until that one sends a heartbeat (409), or
+    loses the name because it is *suspect*: silent.
     400: a capacity below one episode.
     400: the run has no such policy; the reason lists those that it has.
     409: another RaaS has this name and is alive; the reason says which, and when the name is free.
     409: a later ``start`` of this ``origin`` has registered: this process was replaced.
-    409: the run has as many RaaS as it may have (1024)."""
+    409: the run has as many RaaS as it may have (1024).
+    412: another version of a package than the dataflow has; the reason names both."""
 
     raas: Name
     pid: Count
@@ -154,6 +155,7 @@ class RegisterRaas(Message, frozen=True):
     capacity: Places
     origin: Name = ""
     start: Count = 0
+    packages: Packages = {}
 
 
 class RaasRegistered(Message, frozen=True):
@@ -169,7 +171,6 @@ class RaasRegistered(Message, frozen=True):
 class LeaseTasks(Message, frozen=True):
     """``POST /v1/tasks/lease``: tasks for up to ``free`` episodes. Waits up to ``wait_s``, less if there are tasks or
     notices. By policy: ``serving``: the version served now, ``digests``: its digest, ``seen``: the newest one known.
-
     400: the run has no such policy; the reason lists those that it has.
     404: this RaaS is not registered, or was given up: it must register (again).
     409: another process has registered as this RaaS since; the reason says when."""
@@ -198,7 +199,6 @@ class RenewLeases(Message, frozen=True):
     ``POLICY/probe_version``, ``POLICY/probe_mean``, ``POLICY/probe_largest``). A ``tokens_generated`` that has grown
     by more than 10 million a second is ignored until so many can have been generated. ``waits``: its current waits;
     those beyond the first 64 are not shown. ``serving``, ``digests`` and ``seen``: as in :class:`LeaseTasks`.
-
     400: the run has no such policy; the reason lists those that it has.
     400: ``tokens_generated`` is not a count, or only some of the three figures of a probe are given.
     404: this RaaS is not registered, or was given up: it must register (again).
@@ -233,7 +233,6 @@ class LeasesRenewed(Message, frozen=True):
 class FailTask(TextMessage, frozen=True):
     """``POST /v1/tasks/fail``: the RaaS could not roll out the task; ``error`` is a message. ``fatal``: no other
     attempt can succeed (prompt over the context …). ``environment``: the kind of failure, if an environment failed.
-
     404: this RaaS or this incarnation of it is not known: it must register (again).
     409: another process has registered as this RaaS since; the reason says when."""
 
@@ -256,7 +255,6 @@ class GroupPushed(Message, frozen=True):
 
 class LeaveRaas(TextMessage, frozen=True):
     """``POST /v1/raas/leave``: its leases return to the queue at once.
-
     404: this RaaS or this incarnation of it is not known: it must register (again).
     409: another process has registered as this RaaS since; the reason says when."""
 
@@ -315,15 +313,17 @@ class TokenRevoked(Message, frozen=True):
 class RegisterTrainer(Message, frozen=True):
     """``POST /v1/trainers/register``: the trainer of a policy registers, perhaps after a restart. ``updates``: the
     updates after which it has a state to resume from: its checkpoints, or 0, the start. ``recovered``: it has the
-    weights of this version from elsewhere (:class:`astraflow_wire.http.recovery.RecoverVersion`); -1: it has not.
+    weights of this version from elsewhere (:class:`astraflow_wire.http.recovery.RecoverVersion`); -1: it has not. ``packages``: those of the run that it has installed.
     400: the run has no such policy; the reason lists those that it has.
-    409: none of ``updates`` is possible: they are more than were made, or later batches are no longer kept."""
+    409: none of ``updates`` is possible: they are more than were made, or later batches are no longer kept.
+    412: another version of a package than the dataflow has; the reason names both."""
 
     policy: Name
     pid: Count
     host: Name
     updates: Updates = (0,)
     recovered: Version = -1
+    packages: Packages = {}
 
 
 class TrainerRegistered(Message, frozen=True):

@@ -21,7 +21,7 @@ from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.protocols.transport import Transport
 from astraflow_runtime.device_turn import FOLDER, SharedDeviceLock
 from astraflow_runtime.hooks import Hooks
-from astraflow_runtime.package_skew import ASK_S, PATH, check_packages, if_stated
+from astraflow_runtime.package_skew import packages_of_run
 from astraflow_runtime.raas.engines.building import as_replicas, build_engines, initial_version
 from astraflow_runtime.raas.engines.colocation import OWN_DEVICES, Devices, SharedDevices
 from astraflow_runtime.raas.engines.following import FollowingRefresh
@@ -144,6 +144,7 @@ class _Raas:
             self.refreshes,
             self.devices,
             list(self.followers.values()),
+            packages_of_run(config, catalog),
         )
         self.offers = VersionOffers(
             name,
@@ -292,13 +293,9 @@ class _Raas:
         return LoopWatchdog(self.runner.callers, interrupt_s, self.service.renews_in_thread(client))
 
     async def _introduce(self, url: str) -> None:
-        """Write the address for other processes of this host, without waiting for disk space, and compare packages
-        with the dataflow; one that does not answer is reported by the registration, whose deadline is earlier."""
+        """Write the address for other processes of this host, without waiting for disk space."""
         path = self.state / "raas.json"
         await room_for(lambda: write_address(path, url, os.getpid()), path)
-        deadline_s = self.config.run.start_deadline_s + ASK_S
-        with if_stated():
-            check_packages(await self.client.get_json(PATH, deadline_s=deadline_s), self.name)
 
     async def _stopped(self) -> None:
         await self.service.stopping.wait()

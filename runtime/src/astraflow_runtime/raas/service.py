@@ -42,7 +42,7 @@ LEAVE_S = 3.0
 
 class RaasService:
     """One RaaS as the dataflow sees it. ``policies`` and ``refreshes`` are by policy; ``followers``
-    get the same announcements.
+    get the same announcements. ``packages``: those of the run that this process has.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class RaasService:
         refreshes: Mapping[str, WeightRefresh],
         devices: Devices = OWN_DEVICES,
         followers: Sequence[FollowingRefresh] = (),
+        packages: Mapping[str, str] | None = None,
     ) -> None:
         self.name, self.config = name, config
         self.stopping = asyncio.Event()
@@ -73,6 +74,7 @@ class RaasService:
             config.raas.max_concurrent_episodes,
             self._on_notices,
             config.run.give_up_after_s,
+            packages,
         )
         self._in_contact = True
         self.failure: AstraFlowError | None = None

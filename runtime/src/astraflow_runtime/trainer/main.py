@@ -13,6 +13,7 @@ from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError, RunFailed
 from astraflow_core.types import Ranks
 from astraflow_runtime.config.recovering import recovery_obstacle
+from astraflow_runtime.package_skew import packages_of_run
 from astraflow_runtime.telemetry.logs import configure_logging
 from astraflow_runtime.trainer.components import TrainerComponents
 from astraflow_runtime.trainer.culprit import describe
@@ -55,6 +56,7 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, pol
     if ranks.rank:
         return _follow(config, policy, built, meeting, dataflow)
     dataflow.named_rewards = built.named_rewards
+    dataflow.packages = packages_of_run(config, built.catalog)
     try:
         return _lead(config, policy, built, meeting, dataflow)
     finally:

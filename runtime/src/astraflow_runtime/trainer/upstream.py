@@ -14,10 +14,10 @@ from astraflow_core.errors import (
     DeadlineExceeded,
     Refused,
     UserError,
+    VersionSkew,
     WireError,
 )
 from astraflow_core.types import Announcement, Batch
-from astraflow_runtime.package_skew import PATH, check_packages, if_stated
 from astraflow_wire.batches import NoBatch, decode_batch
 from astraflow_wire.host.active_clock import active_time
 from astraflow_wire.http.client import SyncClient
@@ -74,12 +74,15 @@ class DataflowClient:
         """Number of this trainer's registration, which every call carries; 0 before."""
         self.named_rewards: tuple[str, ...] = ()
         """Rewards that batches are to have by name."""
+        self.packages: dict[str, str] = {}
+        """Those of the run that this process has, which the dataflow compares with its own."""
 
     def register(
         self, updates: Sequence[int], start_deadline_s: float, recovered: int = -1
     ) -> TrainerRegistered:
         """Register, with the updates after which there is a checkpoint, and the version whose weights
-        it has ``recovered``, if any; waits for a dataflow that is still starting.
+        it has ``recovered``, if any; waits for a dataflow that is still starting. Raises :class:`VersionSkew` if the
+        dataflow has another version of a package.
         """
         hello = RegisterTrainer(
             policy=self.policy,
@@ -87,12 +90,17 @@ class DataflowClient:
             host=socket.gethostname(),
             updates=tuple(updates),
             recovered=recovered,
+            packages=self.packages,
         )
-        registered = self._post("/v1/trainers/register", hello, TrainerRegistered, start_deadline_s)
+        try:
+            registered = self._post(
+                "/v1/trainers/register", hello, TrainerRegistered, start_deadline_s
+            )
+        except Refused as error:
+            if error.status != HTTPStatus.PRECONDITION_FAILED:
+                raise
+            raise VersionSkew(str(error)) from error
         self.incarnation = registered.incarnation
-        with if_stated():
-            theirs = self._client.get_json(PATH, deadline_s=self._deadline_s)
-            check_packages(theirs, f"the trainer of {self.policy}")
         return registered
 
     def recover(self, wait_s: float) -> RecoverableVersions:

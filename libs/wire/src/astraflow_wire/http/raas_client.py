@@ -36,7 +36,8 @@ class RaasClient:
     since another one has its name: it has to exit. ``serving``, ``seen`` and ``digests`` are by
     policy: the version served now, the newest known, the digest of the version served, by which the
     dataflow recognises weights that its run does not have. Metrics that the dataflow would reject (not finite, too
-    many, too long a name) are left out of a report.
+    many, too long a name) are left out of a report. ``packages``: those of the run that it has installed, which the dataflow
+    compares with its own; none by default, for a RaaS of other software.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class RaasClient:
         capacity: int,
         hear: Callable[[messages.Notices], None],
         deadline_s: float = 60.0,
+        packages: Mapping[str, str] | None = None,
     ) -> None:
         self.deadline_s = deadline_s
         self.incarnation = 0
@@ -57,6 +59,7 @@ class RaasClient:
         """What :meth:`renew` sent last."""
         self._client, self._raas, self._hear = client, raas, hear
         self._policies, self._capacity = list(policies), capacity
+        self._packages = dict(packages or {})
         self._origin = os.environ.get(ORIGIN) or secrets.token_hex(8)
         self._start = int(os.environ.get(START) or 0)
         self._registering = asyncio.Lock()
@@ -76,6 +79,7 @@ class RaasClient:
                 capacity=self._capacity,
                 origin=self._origin,
                 start=self._start,
+                packages=self._packages,
             )
             try:
                 answer = await self._client.post(

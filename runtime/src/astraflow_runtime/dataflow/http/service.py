@@ -24,6 +24,7 @@ from astraflow_runtime.dataflow.http.exporter import exporter
 from astraflow_runtime.dataflow.http.rights import RIGHTS, check_sender, includes
 from astraflow_runtime.dataflow.http.wakeups import Wakeups
 from astraflow_runtime.dataflow.image.keeper import ImageKeeper
+from astraflow_runtime.package_skew import package_skew
 from astraflow_wire.http.access import ROLES, Access, Grant, is_name
 from astraflow_wire.http.client import NO_ROOM
 from astraflow_wire.http.recovery import OfferVersion, RecoverVersion
@@ -48,10 +49,12 @@ from astraflow_wire.messages import (
     SwapPolicy,
     TokenRevoked,
     TrainerFailed,
+    TrainerRegistered,
 )
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+R = TypeVar("R", RegisterRaas, RegisterTrainer)
 
 LONGEST_POLL_S = 60.0
 SWEEP_S = 1.0
@@ -64,7 +67,7 @@ MAX_BODY_BYTES = 512 << 20
 class DataflowService:
     """The routes of the dataflow, and its periodic sweep. ``wakeups`` must be the signals of the
     flow's state. Without ``records`` nothing is kept of who changes the run, and which tokens were revoked; without
-    ``images`` no image of the state is written. ``packages``: what other processes of the run are to have
+    ``images`` no image of the state is written. ``packages``: what this process has, and others are to have
     (:func:`astraflow_runtime.package_skew.packages_of_run`).
     """
 
@@ -76,10 +79,10 @@ class DataflowService:
         routers: Iterable[Any] = (),
         records: AccessRecords | None = None,
         images: ImageKeeper | None = None,
-        packages: Mapping[str, Any] | None = None,
+        packages: Mapping[str, str] | None = None,
     ) -> None:
         self.flow, self.wakeups, self._images = flow, wakeups, images
-        self._packages = packages or {"distributions": {}, "artifact": ""}
+        self._packages = packages or {}
         self.records = records or AccessRecords()
         self.access = Access(token, self.records.oldest())
         wakeups.work_available = flow.leasing.work_available
@@ -167,6 +170,7 @@ class DataflowService:
 
     async def _register_raas(self, request: Request) -> Response:
         message = await _message(request, RegisterRaas)
+        message = self._same_packages(message.raas, message)
         came = self.flow.state.clock()
         while name_holder(self.flow.state, message, came) is not None:
             await asyncio.sleep(NAME_S)
@@ -176,6 +180,16 @@ class DataflowService:
             done = self.flow.leasing.register(message)
         await self._written()
         return reply(done)
+
+    def _register_trainer(self, message: RegisterTrainer) -> TrainerRegistered:
+        who = f"the trainer of {message.policy}"
+        return self.flow.training.enter(self._same_packages(who, message))
+
+    def _same_packages(self, who: str, message: R) -> R:
+        """The registration as the journal keeps it, of a process that has no other packages than this one."""
+        if reason := package_skew(who, message.packages, self._packages):
+            raise Refused(412, reason)
+        return msgspec.structs.replace(message, packages={})
 
     async def _lease(self, request: Request) -> Response:
         message = await _message(request, LeaseTasks)
@@ -318,7 +332,7 @@ class DataflowService:
         call("/v1/raas/add", AddRaas, flow.pool.add)
         call("/v1/raas/drain", DrainRaas, flow.pool.drain)
         call("/v1/tasks/fail", FailTask, leasing.fail)
-        call("/v1/trainers/register", RegisterTrainer, training.enter)
+        call("/v1/trainers/register", RegisterTrainer, self._register_trainer)
         call("/v1/trainers/failed", TrainerFailed, training.failed)
         call("/v1/versions", AnnouncementMessage, training.announce)
         post("/v1/versions/recover", self._recover)
@@ -331,7 +345,6 @@ class DataflowService:
         show("/v1/balance", flow.balance)
         show("/v1/waits", flow.waits)
         show("/v1/access", lambda: {"oldest": self.access.oldest})
-        show("/v1/packages", lambda: self._packages)
         show("/v1/health", lambda: {"service": "dataflow", "state": state.progress.state.value})
         self.app.add_api_route("/v1/balance/events", events, methods=["GET"])
         self.app.add_api_route("/metrics", metrics, methods=["GET"])
