@@ -9,7 +9,7 @@ from bench.support.parts import HOARDED_KB
 from bench.support.soaking import LENGTH, soaked
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
-GROUPS, SECONDS = 600, 30.0
+GROUPS, SECONDS = 600, 8.0
 
 
 def test_a_leak_is_found_and_nothing_else_is_taken_for_one() -> None:

@@ -74,11 +74,13 @@ class Soak:
         self._pushes: list[float] = []
         self._slow_pool, self._over = False, False
         self._updates = 0
+        self._began, self._s_per_group = 0.0, 0.0
 
     async def run(self, groups: int, seconds: float) -> None:
-        """``WINDOWS`` windows until so many groups are pushed or the time is over."""
+        """``WINDOWS`` windows until so many groups are pushed or the time is over, no faster than ``groups`` in ``seconds``."""
         await self._begin()
-        end = time.monotonic() + seconds
+        self._began, self._s_per_group = time.monotonic(), seconds / groups
+        end = self._began + seconds
         async with asyncio.TaskGroup() as tasks:
             for number in range(RAAS):
                 tasks.create_task(self._roll_out(f"r{number}"))
@@ -92,6 +94,10 @@ class Soak:
                 if self._slow_pool:
                     self._close_window()
             self._over = True
+
+    def _ahead_s(self) -> float:
+        """By how many seconds there are more groups than the pace has."""
+        return self.pushed * self._s_per_group - (time.monotonic() - self._began)
 
     def _close_window(self) -> None:
         if not self._pushes and self.windows:
@@ -134,7 +140,7 @@ class Soak:
                 self._sent = _counted(self._sent, list(sequence_ids(task.id, SIZE)))
                 self.pushed += 1
             if self._slow_pool:
-                await asyncio.sleep(time.monotonic() - began)
+                await asyncio.sleep(max(time.monotonic() - began, self._ahead_s()))
         connection.close()
 
     async def _train(self) -> None:
@@ -149,7 +155,7 @@ class Soak:
             came = batch.tokens[batch.offsets[:-1]].tolist()
             self._trained = _counted(self._trained, came)
             if not self._slow_pool:
-                await asyncio.sleep(0.5 * (time.monotonic() - began))
+                await asyncio.sleep(max(0.5 * (time.monotonic() - began), self._ahead_s()))
             self.version += 1
             message = announcement(POLICY, self.version)
             await self._trainer.send("/v1/versions", message, VersionAnnounced)

@@ -76,6 +76,7 @@ def test_the_plan(table: Table, tmp_path: Path) -> None:
         "solver",
     )
     assert trainer[trainer.index("--nproc-per-node") + 1] == "2"
+    assert trainer[trainer.index("--max-restarts") + 1] == "3"
     assert specs[4].argv[-2:] == ("--name", "raas-1")
     origins = [spec.environment.get(ORIGIN) for spec in specs]
     assert origins[:3] == [None] * 3 and origins[3] == origins[4] and origins[3]
@@ -329,4 +330,4 @@ def test_a_rank_that_was_killed_names_its_signal_and_the_remedy(tmp_path: Path) 
             file.write(TORCHRUN)
         (message,) = watch.news()
         assert "trainer-solver: rank 1 was killed by SIGKILL" in message
-        assert "[checkpoint] every" in message
+        assert "all ranks start again" in message

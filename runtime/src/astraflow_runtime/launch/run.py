@@ -214,7 +214,10 @@ def _execute(
 
 def _specs(prepared: Prepared, launcher: Launcher) -> list[ProcessSpec]:
     """The processes to start, each with what the run adds to its environment."""
-    planned = plan(prepared.config, prepared.directory, prepared.token, launcher.restarts)
+    resuming = _resuming(prepared)
+    continues = "trainer" in {*resuming.from_disk, *resuming.from_others}
+    restarts = launcher.restarts if continues else 0
+    planned = plan(prepared.config, prepared.directory, prepared.token, restarts)
     return [
         replace(spec, environment={**spec.environment, **prepared.environment}) for spec in planned
     ]

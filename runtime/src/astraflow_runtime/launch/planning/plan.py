@@ -28,7 +28,7 @@ DATAFLOW = "ASTRAFLOW_DATAFLOW"
 def plan(config: RunConfig, directory: Path, token: str, restarts: int) -> list[ProcessSpec]:
     """The dataflow first, then the trainers and the RaaS. The run's token travels in the environment; the dataflow's
     address, known once it listens, and the token of each process are put there by :func:`reaching`. ``restarts``: how often the ranks
-    of a trainer that keeps checkpoints are restarted when one dies."""
+    of a trainer are restarted when one dies: 0 if it could not continue."""
 
     def spec(name: str, role: Role, *argv: str, ranks: int = 1) -> ProcessSpec:
         log = directory / "logs" / f"{name}.log"
@@ -46,7 +46,7 @@ def plan(config: RunConfig, directory: Path, token: str, restarts: int) -> list[
 
     specs = [spec("dataflow", "dataflow", sys.executable, *service("dataflow"), "--stay")]
     for policy, table in config.policies.items():
-        python = trainer_command(table, config, restarts if config.checkpoint.every else 0)
+        python = trainer_command(table, config, restarts)
         argv = (*python, *service("trainer"), "--policy", policy)
         specs.append(spec(f"trainer-{policy}", "trainer", *argv, ranks=table.trainer.ranks))
     origin = {ORIGIN: secrets.token_hex(8)}

@@ -45,8 +45,8 @@ class LogWatch:
             for line in self._lines(log):
                 if killed := _KILLED_RANK.search(line):
                     yield (
-                        f"{log.stem}: rank {killed[2]} was killed by {signal_name(int(killed[1]))}; with [checkpoint] "
-                        "every set, all ranks continue from the last checkpoint"
+                        f"{log.stem}: rank {killed[2]} was killed by {signal_name(int(killed[1]))}; all ranks "
+                        "start again, if there is a checkpoint or a version to continue with"
                     )
                     continue
                 parsed = parse_line(line)
