@@ -310,6 +310,50 @@ class TestShiftedExperts(EngineConformance):
         return Subject({"ShiftedExperts": build}, declared.capabilities)
 
 
+class NewestAdapter(TorchEngine):
+    async def load_adapter(self, name: str, source: WeightSource | None) -> None:
+        await super().load_adapter(name, source)
+        self.newest = name
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        named = replace(request, adapter=self.newest) if request.adapter else request
+        return await super().generate(named)
+
+
+class TestNewestAdapter(EngineConformance):
+    wrong = "every request is sampled with the adapter that was loaded last"
+    caught_by = "test_adapters_live_side_by_side"
+
+    @pytest.fixture
+    def component(self) -> Subject:
+        (declared,) = manifest.astraflow_engines()
+
+        def build(context: ComponentContext) -> NewestAdapter:
+            return NewestAdapter(TorchEngineConfig(device="cpu"), context)
+
+        return Subject({"NewestAdapter": build}, declared.capabilities)
+
+
+class OwnVersion(TorchEngine):
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        result = await super().generate(request)
+        return replace(result, versions=np.zeros_like(result.versions))
+
+
+class TestOwnVersion(EngineConformance):
+    wrong = "tokens sampled with an adapter carry the version of its base"
+    caught_by = "test_adapters_live_side_by_side"
+
+    @pytest.fixture
+    def component(self) -> Subject:
+        (declared,) = manifest.astraflow_engines()
+
+        def build(context: ComponentContext) -> OwnVersion:
+            return OwnVersion(TorchEngineConfig(device="cpu"), context)
+
+        return Subject({"OwnVersion": build}, declared.capabilities)
+
+
 class TestUnshownClaim(Examination):
     wrong = "claims adapters, which no test shows"
     caught_by = "test_every_claimed_capability_is_shown"

@@ -16,6 +16,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "weights.ipc": "maps weights that another process exported on the same GPU",
         "sleep": "releases its memory and can be woken",
         "lora": "loads adapters as separate weights",
+        "adapters": "serves several adapters of one base at once, each request with the one that it names",
         "frozen": "never changes its weights (judge, teacher, opponent)",
         "router_replay": "returns the experts chosen for each token of a model that has some",
         "images": "reads images at their placeholders in a prompt, and in tokens to score",

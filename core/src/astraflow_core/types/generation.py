@@ -65,10 +65,9 @@ def images_of_rows(images: Images, offsets: npt.NDArray[np.int64], rows: Sequenc
 class Sampling:
     """How tokens are chosen.
 
-    ``temperature`` 0 is greedy. ``top_k`` 0 and ``top_p`` 1 and ``min_p`` 0 keep every token.
-    ``stop_token_ids`` end a sequence and belong to it; the engine adds the model's own end-of-sequence
-    ids unless ``ignore_eos``. ``stop_sequences`` are token-id sequences that end it when they appear.
-    """
+    ``temperature`` 0 is greedy. ``top_k`` 0 and ``top_p`` 1 and ``min_p`` 0 keep every token. ``stop_token_ids`` end a sequence and
+    belong to it; the engine adds the model's own end-of-sequence ids unless ``ignore_eos``. ``stop_sequences`` are token-id
+    sequences that end it when they appear."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -84,10 +83,9 @@ class Sampling:
 class LogprobSemantics:
     """What the log-probs of an engine mean.
 
-    ``temperature``: of the distribution after division of the logits by the sampling temperature (else
-    of the raw logits). ``truncation``: renormalised over what top-p, top-k and min-p kept (else over the
-    whole vocabulary). Greedy requests report the raw distribution in either case.
-    """
+    ``temperature``: of the distribution after division of the logits by the sampling temperature (else of the raw logits).
+    ``truncation``: renormalised over what top-p, top-k and min-p kept (else over the whole vocabulary). Greedy requests report the
+    raw distribution in either case."""
 
     temperature: bool
     truncation: bool
@@ -97,12 +95,11 @@ class LogprobSemantics:
 class GenerateRequest:
     """One sequence to generate.
 
-    ``prompt``: int32 ``[P]``, P ≥ 1. ``session`` routes related requests to the same cache, lower
-    ``priority`` is served first. With ``pinned_version`` every token must come from that version: an
-    engine that serves another one raises :class:`astraflow_core.errors.WrongVersion`. With ``routing`` the result has
-    the ``routed_experts``; only an engine with capability ``router_replay`` is asked for them. ``images`` stand where their
-    placeholders are in the prompt; only an engine with capability ``images`` gets any.
-    """
+    ``prompt``: int32 ``[P]``, P ≥ 1. ``session`` routes related requests to the same cache, lower ``priority`` is served first.
+    With ``pinned_version`` every token must come from that version: an engine that serves another one raises
+    :class:`astraflow_core.errors.WrongVersion`. Each needs a capability: with ``routing`` (``router_replay``) the result has the
+    ``routed_experts``; ``images`` (``images``) stand where their placeholders are in the prompt; ``adapter`` (``adapters``) names
+    the one to sample with, whose version the tokens carry."""
 
     id: str
     prompt: npt.NDArray[np.int32]
@@ -112,6 +109,7 @@ class GenerateRequest:
     pinned_version: int | None = None
     routing: bool = False
     images: Images = ()
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

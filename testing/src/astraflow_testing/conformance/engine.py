@@ -17,6 +17,7 @@ from astraflow_core.errors import AstraFlowError
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
 from astraflow_testing.conformance._checks import Claims, assert_whole
 from astraflow_testing.conformance._models import qwen3
+from astraflow_testing.conformance._models.engine_adapter_tests import EngineAdapterTests
 from astraflow_testing.conformance._models.engine_control import ControlTests, Examine, Run
 from astraflow_testing.conformance._models.engine_rig import (
     DEMANDS,
@@ -48,7 +49,7 @@ SAMPLINGS = {
 HEALTH = ("running", "waiting", "version", "tokens_generated", "prompt_tokens", "decode_seconds")
 
 
-class EngineConformance(Conformance, Claims, ControlTests, EngineRoutingTests):
+class EngineConformance(Conformance, Claims, ControlTests, EngineRoutingTests, EngineAdapterTests):
     """Inherit this and give the fixture ``component``::
 
         class TestMyEngine(EngineConformance):

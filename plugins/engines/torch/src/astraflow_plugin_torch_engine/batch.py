@@ -26,6 +26,8 @@ _ROW = np.dtype(
         ("top_k", np.int64),
         ("min_p", np.float32),
         ("stream", np.uint64),  # of its random numbers
+        ("adapter", np.int64),  # its number, 0 without one
+        ("version", np.int32),  # of its adapter, -1 without one
     ]
 )
 _NO_TOKEN, _ANY, _NEVER = -1, -2, -3
@@ -38,17 +40,21 @@ Settled = tuple["asyncio.Future[Any]", Any]
 
 @dataclass(slots=True)
 class Job:
-    """A request on its way, and the future of who waits for it. ``number``: how many arrived before it."""
+    """A request on its way, and the future of who waits for it. ``number``: how many arrived before it; ``adapter``: the number
+    of the one that it began with, ``version`` its version; ``error``: why it ends, if not with a result."""
 
     request: GenerateRequest
     future: asyncio.Future[GenerateResult]
     number: int = 0
+    adapter: int = 0
+    version: int = -1
+    error: Exception | None = None
 
     @property
     def prompt_key(self) -> bytes:
         """Equal for requests whose prompts the model reads alike."""
         seen = "".join(f"{image.start}:{image.digest}" for image in self.request.images)
-        return self.request.prompt.tobytes() + seen.encode()
+        return self.request.prompt.tobytes() + f"{seen}:{self.adapter}".encode()
 
     @property
     def nothing(self) -> GenerateResult:
@@ -73,7 +79,7 @@ class DecodingBatch:
     """Rows 0 … ``size`` - 1 run; compact after every :meth:`remove`. ``seed``: of the random numbers of all requests."""
 
     def __init__(self, capacity: int, eos: tuple[int, ...], seed: int) -> None:
-        self.size = 0
+        self.size, self.capacity = 0, capacity
         self.jobs: list[Job] = []
         self.recorded = 0
         """Rows whose experts are recorded."""
@@ -106,8 +112,22 @@ class DecodingBatch:
         self.jobs.extend(jobs)
         self._routed.extend([None] * len(jobs))
         self._rows[first : self.size] = [
-            (len(r.prompt) - 1, 0, 0, s.max_tokens, s.temperature, s.top_p, s.top_k, s.min_p, 0)
-            for r, s in ((job.request, job.request.sampling) for job in jobs)
+            (
+                len(r.prompt) - 1,
+                0,
+                0,
+                s.max_tokens,
+                s.temperature,
+                s.top_p,
+                s.top_k,
+                s.min_p,
+                0,
+                a,
+                v,
+            )
+            for r, s, a, v in (
+                (job.request, job.request.sampling, job.adapter, job.version) for job in jobs
+            )
         ]
         numbers = np.array([job.number for job in jobs])
         self._rows["stream"][first : self.size] = stream_keys(self._seed, numbers)
@@ -155,13 +175,15 @@ class DecodingBatch:
         logprobs: npt.NDArray[np.float32],
         version: int,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Take the newly sampled tokens of rows ``which``, one each.
+        """Take the newly sampled tokens of rows ``which``, one each. ``version`` is that of rows without an adapter.
 
         Returns the rows that end, in the order of ``which``, and for each whether by a stop condition.
         """
         count = self._rows["count"][which]
         self._tokens[which, CONTEXT + count] = tokens
-        self._logprobs[which, count], self._versions[which, count] = logprobs, version
+        own = self._rows["version"][which]
+        self._logprobs[which, count] = logprobs
+        self._versions[which, count] = np.where(own < 0, version, own)
         self._rows["pending"][which] = tokens
         self._rows["position"][which] += 1
         self._rows["count"][which] = count = count + 1

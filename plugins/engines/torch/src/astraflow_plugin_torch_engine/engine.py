@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.errors import DeadlineExceeded
+from astraflow_core.errors import DeadlineExceeded, UserError
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.types import (
     Bucket,
@@ -26,6 +26,7 @@ from astraflow_plugin_torch_engine.batch import Job
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.loop import DecodeLoop
 from astraflow_plugin_torch_engine.model import CausalModel
+from astraflow_plugin_torch_engine.named_adapters import MOST
 from astraflow_plugin_torch_engine.reading import ImageReader
 from astraflow_plugin_torch_engine.receiving import BroadcastMembership
 from astraflow_plugin_torch_engine.sampling import SEMANTICS
@@ -112,6 +113,33 @@ class TorchEngine:
         await self._reading.read(tokens, images)
         scores: npt.NDArray[np.float32] = await _command(
             loop, lambda: loop.model.score(tokens, images)
+        )
+        return scores
+
+    @property
+    def most_adapters(self) -> int:
+        """None with ``batch_invariant``: the products that they need are none of its kernels."""
+        return 0 if self._config.batch_invariant else MOST
+
+    async def load_adapter(self, name: str, source: WeightSource | None) -> None:
+        """Read beside the decoding thread, and taken between two decoding steps."""
+        loop = self._loop
+        if not self.most_adapters:
+            raise UserError(
+                "engine 'torch' serves no adapters by name with batch_invariant = true: leave it out"
+            )
+        prepared = None if source is None else await asyncio.to_thread(loop.named.prepare, source)
+        await _command(loop, lambda: loop.name_adapter(name, prepared))
+
+    async def score_adapter(
+        self, name: str, tokens: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.float32]:
+        """Computed between two decoding steps."""
+        loop = self._loop
+        model = loop.model
+        check_tokens("a sequence to score", tokens, 0, model.context_length, model.vocab)
+        scores: npt.NDArray[np.float32] = await _command(
+            loop, lambda: loop.score_adapter(name, tokens)
         )
         return scores
 

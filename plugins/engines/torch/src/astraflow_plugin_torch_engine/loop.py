@@ -18,21 +18,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from astraflow_core.errors import RunFailed, WrongVersion
+from astraflow_core.errors import RunFailed
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.types import Images, WeightSource
-from astraflow_plugin_torch_engine.adapters import AdapterMerger
+from astraflow_plugin_torch_engine.adapters import AdapterBase, AdapterMerger
+from astraflow_plugin_torch_engine.admission import next_jobs
 from astraflow_plugin_torch_engine.batch import DecodingBatch, Job, Settled, settle
-from astraflow_plugin_torch_engine.cache import TILE, Entries, KVPool, bucket
+from astraflow_plugin_torch_engine.cache import Entries, KVPool
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.model import CausalModel
+from astraflow_plugin_torch_engine.named_adapters import NamedAdapters, PreparedAdapter
 from astraflow_plugin_torch_engine.sampling import sample
 from astraflow_plugin_torch_engine.speculation.drafts import Speculation
 from astraflow_plugin_torch_engine.speculation.packed import can_pack, verify
 from astraflow_plugin_torch_engine.weights import load_tensors, load_weights
 
-_MOST_PREFILL_LOGITS = 1 << 24
-_MOST_PADDING = 4
 _WORTH_A_PREFILL = 0.25
 _MOST_STEPS_HELD_BACK = 4
 
@@ -61,7 +61,9 @@ class DecodeLoop:
             0,
         )
         self.seconds = {"decode_seconds": 0.0, "prefill_seconds": 0.0}
-        self._adapters = AdapterMerger(model.folder, model.module)
+        base = AdapterBase(model.folder)
+        self._adapters = AdapterMerger(base, model.module)
+        self.named = NamedAdapters(base, model.module, model.device)
         self._config = config
         self._events = events
         self._batch = DecodingBatch(config.max_batch, model.eos, seed)
@@ -149,11 +151,21 @@ class DecodeLoop:
         self._adapters.rebase("")
         self._end_superseded(version)
 
+    def name_adapter(self, name: str, adapter: PreparedAdapter | None) -> None:
+        """Give ``name`` to an adapter, or to none. Those that run keep theirs."""
+        if adapter is not None:
+            self._adapters.check(adapter.base, adapter.version)
+        self.named.install(name, adapter, self._batch.rows["adapter"])
+
+    def score_adapter(self, name: str, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        """As the model scores, with an adapter."""
+        with self.named.using(np.array(self.named.held(name)[:1])):
+            return self.model.score(tokens)
+
     def _end_superseded(self, version: int) -> None:
         self.version = version
-        torn = [row for row, job in enumerate(self._batch.jobs) if self._wrong_version(job)]
-        for row in torn:
-            self._refuse(self._batch.jobs[row])
+        self.named.clear()
+        torn = [row for row, job in enumerate(self._batch.jobs) if self._refused(job)]
         self._drop(np.array(torn, dtype=np.int64))
 
     def stop(self) -> None:
@@ -217,7 +229,9 @@ class DecodeLoop:
             self._held_back += 1
             return
         self._held_back = 0
-        jobs, prompts = self._next_jobs()
+        jobs, prompts = next_jobs(
+            self._waiting, self._batch, self.model, self._config.max_prefill_tokens, self._begins
+        )
         if not jobs:
             return
         started = time.perf_counter()
@@ -246,11 +260,13 @@ class DecodeLoop:
     ) -> tuple[torch.Tensor, list[Entries]]:
         jobs = self._batch.jobs[first:]
         images: list[Images] = [()] * len(prompts)
+        adapters = np.zeros(len(prompts), np.int64)
         for job, number in zip(jobs, source.tolist(), strict=True):
-            images[number] = job.request.images
-        if not any(job.request.routing for job in jobs):
-            return self.model.prefill(prompts, images)
-        found, routed = self.model.recorder.during(lambda: self.model.prefill(prompts, images))
+            images[number], adapters[number] = job.request.images, job.adapter
+        with self.named.using(adapters):
+            if not any(job.request.routing for job in jobs):
+                return self.model.prefill(prompts, images)
+            found, routed = self.model.recorder.during(lambda: self.model.prefill(prompts, images))
         self._batch.record_prompts(
             first, routed.reshape(len(prompts), -1, *routed.shape[1:]), source
         )
@@ -259,47 +275,14 @@ class DecodeLoop:
     def _decode(self) -> torch.Tensor:
         rows, model = self._batch.rows, self.model
         pending, positions = rows["pending"].copy(), rows["position"].copy()
-        if not self._batch.recorded:
-            return model.decode(pending, positions, self._pool)
-        logits, routed = model.recorder.during(lambda: model.decode(pending, positions, self._pool))
+        with self.named.using(rows["adapter"]):
+            if not self._batch.recorded:
+                return model.decode(pending, positions, self._pool)
+            logits, routed = model.recorder.during(
+                lambda: model.decode(pending, positions, self._pool)
+            )
         self._batch.record_experts(routed)
         return logits
-
-    def _next_jobs(self) -> tuple[list[Job], dict[bytes, npt.NDArray[np.int32]]]:
-        jobs: list[Job] = []
-        prompts: dict[bytes, npt.NDArray[np.int32]] = {}
-        lengths: set[int] = set()
-        total = 0
-        running = self._batch.rows
-        longest = (
-            int((running["position"] + running["limit"] - running["count"]).max(initial=0)) + 1
-        )
-        while self._waiting and self._batch.size + len(jobs) < self._config.max_batch:
-            job = self._waiting[0][2]
-            if self._wrong_version(job):
-                self._refuse(job)
-                heapq.heappop(self._waiting)
-                continue
-            prompt = job.request.prompt
-            needed = max(longest, len(prompt) + job.request.sampling.max_tokens)
-            rows = self._batch.size + len(jobs) + 1
-            if bucket(rows) * max(TILE, bucket(needed)) > self.model.cache_tokens:
-                break
-            key = job.prompt_key
-            if key not in prompts:
-                widths = lengths | {len(prompt)}
-                padded = (len(prompts) + 1) * max(widths)
-                if prompts and (
-                    padded > self._config.max_prefill_tokens
-                    or padded > _MOST_PADDING * (total + len(prompt))
-                    or (len(prompts) + 1) * len(widths) * self.model.vocab > _MOST_PREFILL_LOGITS
-                ):
-                    break
-                prompts[key], lengths, total = prompt, widths, total + len(prompt)
-            longest = needed
-            jobs.append(job)
-            heapq.heappop(self._waiting)
-        return jobs, prompts
 
     def _step(self) -> None:
         started = time.perf_counter()
@@ -337,8 +320,9 @@ class DecodeLoop:
         row = np.repeat(np.arange(len(rows)), counts)
         place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
         tokens = np.concatenate([rows["pending"][:, None], drafts], axis=1)[row, place]
-        logits = verify(self.model, tokens, row, rows["position"][row] + place, self._pool)
         records = rows[row]
+        with self.named.using(records["adapter"], packed=True):
+            logits = verify(self.model, tokens, row, records["position"] + place, self._pool)
         records["count"] += place
         chosen, values = sample(logits, records)
         sampled = np.full((len(rows), 1 + drafts.shape[1]), -1, np.int64)
@@ -370,7 +354,11 @@ class DecodeLoop:
                 if not len(live):
                     break
                 self.counters["accepted_tokens"] += len(live)
-            self._check_finite(logprobs[live, place])
+            finite = np.isfinite(logprobs[live, place])
+            if not finite.all():
+                ends.append((first + live[~finite], finite[~finite]))
+                self._fail_rows(ends[-1][0])
+                live = live[finite]
             self.counters["tokens_generated"] += len(live)
             ended, stopped = self._batch.record(
                 first + live, sampled[live, place], logprobs[live, place], self.version
@@ -382,11 +370,13 @@ class DecodeLoop:
             rows, stops = (np.concatenate(parts) for parts in zip(*ends, strict=True))
             self._end(rows, stops, "length")
 
-    def _check_finite(self, logprobs: npt.NDArray[np.float32]) -> None:
-        if not np.isfinite(logprobs).all():
-            raise RunFailed(
-                f"engine 'torch': the logits of version {self.version} are not finite; "
-                "look for NaN in the published weights"
+    def _fail_rows(self, rows: npt.NDArray[np.int64]) -> None:
+        """Rows of another adapter go on."""
+        for row in rows.tolist():
+            job = self._batch.jobs[row]
+            version = job.version if job.adapter else self.version
+            job.error = RunFailed(
+                f"engine 'torch': the logits of version {version} are not finite; look for NaN in the published weights"
             )
 
     def _end(
@@ -396,8 +386,11 @@ class DecodeLoop:
         otherwise: Literal["length", "abort"],
     ) -> None:
         for row, stop in zip(rows.tolist(), stopped.tolist(), strict=True):
-            result = self._batch.result(row, "stop" if stop else otherwise)
-            self._settled.append((self._batch.jobs[row].future, result))
+            job, result = (
+                self._batch.jobs[row],
+                self._batch.result(row, "stop" if stop else otherwise),
+            )
+            self._settled.append((job.future, job.error or result))
         self._drop(rows)
 
     def _drop(self, rows: npt.NDArray[np.int64]) -> None:
@@ -420,15 +413,19 @@ class DecodeLoop:
         self._batch.remove(np.arange(self._batch.size))
         self._pool.clear()
 
-    def _wrong_version(self, job: Job) -> bool:
-        return job.request.pinned_version not in (None, self.version)
+    def _begins(self, job: Job) -> bool:
+        """Whether a request that waited can begin; it does with the adapter that has its name now."""
+        if self._refused(job):
+            return False
+        job.adapter, job.version = self.named.held(job.request.adapter)
+        return True
 
-    def _refuse(self, job: Job) -> None:
-        error = WrongVersion(
-            f"request {job.request.id!r} is pinned to version {job.request.pinned_version}; "
-            f"engine 'torch' serves version {self.version}"
-        )
-        self._settled.append((job.future, error))
+    def _refused(self, job: Job) -> bool:
+        """Whether what is loaded cannot serve a request, which is told so."""
+        problem = self.named.refusal(job.request, self.version)
+        if problem is not None:
+            self._settled.append((job.future, problem))
+        return problem is not None
 
     def _finish_pausing(self) -> None:
         self._settled.extend((future, None) for future in self._pausing)

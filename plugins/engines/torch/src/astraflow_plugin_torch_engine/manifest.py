@@ -28,6 +28,7 @@ def astraflow_engines() -> list[Component]:
                     "weights.collective",
                     "weights.ipc",
                     "lora",
+                    "adapters",
                     "router_replay",
                     "images",
                 }

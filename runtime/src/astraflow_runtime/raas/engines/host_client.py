@@ -65,8 +65,11 @@ class HostClient:
         return len(self._results)
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
-        """``Engine.generate``; a request whose caller is cancelled is aborted in the engine."""
+        """``Engine.generate``; a request whose caller is cancelled is aborted in the engine. :class:`ValueError` if it names an
+        adapter: an engine in a host has the versions of its policy only."""
         self._check()
+        if request.adapter:
+            raise ValueError(f"request {request.id!r} names an adapter, and engine hosts load none")
         future: asyncio.Future[GenerateResult] = asyncio.get_running_loop().create_future()
         self._results[request.id] = future
         self._outgoing.append(request)

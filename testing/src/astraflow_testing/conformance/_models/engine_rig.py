@@ -48,6 +48,7 @@ class Served:
         prompt: Sequence[int] = PROMPT,
         pinned_version: int | None = None,
         routing: bool = False,
+        adapter: str = "",
     ) -> Request:
         """Start a request of its own id; its coroutine has run to its first wait when this is awaited."""
         request = GenerateRequest(
@@ -56,6 +57,7 @@ class Served:
             sampling,
             pinned_version=pinned_version,
             routing=routing,
+            adapter=adapter,
         )
         self._launched.append(
             Request(request, asyncio.ensure_future(self.engine.generate(request)))

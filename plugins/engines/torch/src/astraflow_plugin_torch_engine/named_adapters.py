@@ -1,0 +1,212 @@
+"""Several LoRA adapters of one base at once: each row of a batch has its own, or none."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional
+
+from astraflow_core.errors import UserError, WeightsError, WrongVersion
+from astraflow_core.types import GenerateRequest, WeightSource
+from astraflow_plugin_torch_engine.adapters import AdapterBase
+
+MOST = 64
+"""Adapters at once."""
+NONE = 0
+"""The number of no adapter."""
+Factors = dict[str, tuple[torch.Tensor, torch.Tensor]]
+"""Of each module: ``A`` ``[rank, in]`` and ``B`` ``[out, rank]``, with the scale in ``B``."""
+
+
+@dataclass(frozen=True)
+class PreparedAdapter:
+    """An adapter that fits, on the model's device."""
+
+    version: int
+    base: str | None
+    rank: int
+    factors: Factors
+
+
+@dataclass
+class _Loaded:
+    """``start`` … ``end`` are its rows of all ``A`` and its columns of all ``B``."""
+
+    adapter: PreparedAdapter
+    start: int = 0
+    end: int = 0
+
+
+class NamedAdapters:
+    """Adds ``B A x`` to what the modules compute, each row with the factors of its adapter (Hu et al. 2021, arXiv:2106.09685).
+
+    The factors of all adapters lie side by side, so that a module needs two products for all of them: ``A x`` of every adapter,
+    of which a row keeps its own part, and ``B`` of that. Only those between the first and the last that a pass uses are
+    multiplied, without a mask if that is one. Adapters are known by numbers, which are never used twice: a name stands for
+    another number when its adapter is replaced, and rows keep theirs.
+    """
+
+    def __init__(self, base: AdapterBase, model: Any, device: torch.device) -> None:
+        self._base, self._model, self._device = base, model, device
+        self._names: dict[str, int] = {}
+        self._loaded: dict[int, _Loaded] = {}
+        self._last = NONE
+        self._stacks: Factors = {}
+        self._hooks: list[Any] = []
+        self._part: tuple[int, int, torch.Tensor | None] | None = None
+
+    # From any thread
+
+    def prepare(self, source: WeightSource) -> PreparedAdapter:
+        """Read an adapter; :class:`WeightsError` unless it fits and its numbers are finite."""
+        shape = self._base.check(source)
+        given = load_file(source.path)
+        modules, factors = dict(self._model.named_modules()), Factors()
+        for name in shape.modules:
+            module = modules.get(name)
+            if not isinstance(module, torch.nn.Linear):
+                raise WeightsError(
+                    f"version {source.version} adapts {name}, of which engine 'torch' merges adapters only: load them one at a "
+                    "time, as versions"
+                )
+            a, b = (
+                given[f"base_model.model.{name}.lora_{side}.weight"].to(
+                    self._device, module.weight.dtype
+                )
+                for side in "AB"
+            )
+            if not (a.isfinite().all() and b.isfinite().all()):
+                raise WeightsError(f"version {source.version}: the adapter of {name} is not finite")
+            factors[name] = a, b
+        return PreparedAdapter(source.version, source.base, shape.rank, factors)
+
+    # From the thread that decodes
+
+    def install(
+        self, name: str, adapter: PreparedAdapter | None, used: npt.NDArray[np.int64]
+    ) -> None:
+        """Give ``name`` to an adapter, or to none. Adapters without a name go unless they are among ``used``, the numbers of
+        the rows that run."""
+        if adapter is not None:
+            if name not in self._names and len(self._names) >= MOST:
+                raise UserError(f"engine 'torch' has {MOST} adapters, as many as it may; drop one")
+            self._last += 1
+            self._loaded[self._last] = _Loaded(adapter)
+            self._names[name] = self._last
+        else:
+            self._names.pop(name, None)
+        kept = {*self._names.values(), *used.tolist()}
+        self._loaded = {number: each for number, each in self._loaded.items() if number in kept}
+        self._stack()
+
+    def clear(self) -> None:
+        """Forget them all: another base is loaded."""
+        self._names.clear()
+        self._loaded.clear()
+        self._stack()
+
+    def held(self, name: str) -> tuple[int, int]:
+        """Number and version of the adapter that has the name now; :class:`WrongVersion` if none has."""
+        if not name:
+            return NONE, -1
+        number = self._names.get(name)
+        if number is None:
+            raise WrongVersion(
+                f"the adapter {name!r} is not loaded; engine 'torch' has {', '.join(sorted(self._names)) or 'none'}"
+            )
+        return number, self._loaded[number].adapter.version
+
+    def refusal(self, request: GenerateRequest, version: int) -> WrongVersion | None:
+        """Why a request cannot be served while ``version`` is loaded."""
+        try:
+            number, own = self.held(request.adapter)
+        except WrongVersion as error:
+            return WrongVersion(f"request {request.id!r}: {error}")
+        served = own if number else version
+        if request.pinned_version in (None, served):
+            return None
+        return WrongVersion(
+            f"request {request.id!r} is pinned to version {request.pinned_version}; engine 'torch' serves version {served}"
+        )
+
+    @contextlib.contextmanager
+    def using(self, numbers: npt.NDArray[np.int64], packed: bool = False) -> Iterator[None]:
+        """Forward passes meanwhile have rows with the adapters ``numbers``; ``packed``: one row, whose tokens have them."""
+        if self._loaded and numbers.any():
+            self._part = self._part_of(numbers, packed)
+        try:
+            yield
+        finally:
+            self._part = None
+
+    def _part_of(
+        self, numbers: npt.NDArray[np.int64], packed: bool
+    ) -> tuple[int, int, torch.Tensor | None]:
+        used = [self._loaded[number] for number in np.unique(numbers[numbers != NONE]).tolist()]
+        start, end = min(each.start for each in used), max(each.end for each in used)
+        if len(used) == 1 and numbers.all():
+            return start, end, None
+        places = [
+            (self._loaded[number].start, self._loaded[number].end) if number else (0, 0)
+            for number in numbers.tolist()
+        ]
+        own = torch.tensor(places, device=self._device)
+        column = torch.arange(start, end, device=self._device)
+        foreign = (column < own[:, :1]) | (column >= own[:, 1:])
+        return start, end, foreign[None] if packed else foreign[:, None]
+
+    def _stack(self) -> None:
+        """Lay the factors of all adapters side by side."""
+        place = 0
+        for each in self._loaded.values():
+            each.start, place = place, place + each.adapter.rank
+            each.end = place
+        every = [each.adapter for each in self._loaded.values()]
+        names = dict.fromkeys(name for adapter in every for name in adapter.factors)
+        self._stacks = {name: self._beside(name, every) for name in names}
+        for hook in self._hooks:
+            hook.remove()
+        modules = dict(self._model.named_modules()) if names else {}
+        self._hooks = [modules[name].register_forward_hook(self._adapted(name)) for name in names]
+
+    def _beside(
+        self, name: str, adapters: list[PreparedAdapter]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        like = next(adapter.factors[name] for adapter in adapters if name in adapter.factors)
+        pairs = [
+            adapter.factors.get(name)
+            or tuple(
+                factor.new_zeros(shape)
+                for factor, shape in zip(
+                    like,
+                    ((adapter.rank, like[0].shape[1]), (like[1].shape[0], adapter.rank)),
+                    strict=True,
+                )
+            )
+            for adapter in adapters
+        ]
+        return torch.cat([pair[0] for pair in pairs]), torch.cat([pair[1] for pair in pairs], 1)
+
+    def _adapted(self, name: str) -> Any:
+        def hook(module: Any, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> Any:
+            if self._part is None:
+                return None
+            (start, end, foreign), (a, b) = self._part, self._stacks[name]
+            inner = functional.linear(given[0], a[start:end])
+            if foreign is not None:
+                if inner.dim() != foreign.dim():
+                    raise UserError(
+                        f"engine 'torch' cannot tell the rows of a batch apart in {name}: load its adapters one at a time, as "
+                        "versions"
+                    )
+                inner = inner.masked_fill(foreign, 0)
+            return output + functional.linear(inner, b[:, start:end])
+
+        return hook
