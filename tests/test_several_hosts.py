@@ -1,53 +1,53 @@
-"""One network namespace is one host: a run goes on over a lost link, a late host, and a host that can only dial a TCP forwarder."""
+"""One network namespace is one host: an encrypted run over shaped links, NAT, a proxy, a lost host, late ones, and clocks apart."""
 
 from __future__ import annotations
 
 import json
 import os
-import selectors
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from bench.support.processes import end_of
-from bench.support.slow_link import enter
+from network_hosts import HUB, NetworkHost, NetworkHosts, impossible
 
 from astraflow_testing.runs import TABLE_RUN
+from astraflow_testing.tls_files import LOOPBACK, write_tls
+from astraflow_wire.http.access import Role, process_token
 from astraflow_wire.http.client import SyncClient
 
-DATAFLOW, TRAINER, RAAS, HUB = "10.97.0.1", "10.97.0.2", "10.97.0.3", "10.97.0.254"
-PORT, PUBLISHER_PORT = 19100, 19101
+HEAD, SECOND, OPEN = "10.97.0.1", "10.97.0.2", "10.97.0.3"
+PORT, PUBLISHER_PORT, RANKS_PORT = 19100, 19101, 19102
+ADDRESS = f"https://{HEAD}:{PORT}"
 DEADLINE_S = 120.0
-T = TypeVar("T")
 TOKEN = "secret-of-the-run"
+AHEAD_S, BEHIND_S = 420, -540
+TABLES = f"""
+[dataflow]
+host = "{HEAD}"
+port = {PORT}
 
-
-def sh(command: str, pid: int | None = None) -> None:
-    """A command, in the network namespace of ``pid``."""
-    within = [] if pid is None else ["nsenter", f"--net=/proc/{pid}/ns/net"]
-    subprocess.run([*within, *command.split()], check=True, timeout=30, capture_output=True)
-
-
-def possible() -> bool:
-    """Whether this process may make namespaces that are connected."""
-    command = ["unshare", "--net", "ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1"]
-    try:
-        return subprocess.run(command, capture_output=True, timeout=30).returncode == 0
-    except OSError:
-        return False
-
-
+[tls]
+authority = "tls/authority.pem"
+certificate = "tls/own.pem"
+private_key = "tls/own.key"
+client_certificates = true
+"""
+PUBLISHER = f'{{ use = "http", host = "{HEAD}", port = {PUBLISHER_PORT} }}'
+CHANGES = {
+    '{ use = "http" }': PUBLISHER,
+    "steps = 8": "steps = 100000",
+    'TableTrainer" }': 'TableTrainer", ranks = 2, step_s = 0.05 }',
+}
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not possible(), reason="needs root: network namespaces and veth devices"),
+    pytest.mark.skipif(bool(impossible()), reason=impossible()),
 ]
 
 
@@ -57,162 +57,163 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
-def namespace(stack: ExitStack) -> int:
-    """A process that keeps a new network namespace."""
-    process = subprocess.Popen(
-        ["unshare", "--net", "sh", "-c", "ip link set lo up && echo up && exec sleep 600"],
-        stdout=subprocess.PIPE,
-    )
-    stack.callback(end_of, process)
-    assert process.stdout is not None and process.stdout.readline() == b"up\n"
-    return process.pid
+class HostsRun:
+    """A run whose processes are started one by one, each with a token of its role and a folder of its own."""
 
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder, self._stack = folder, stack
+        self.tls = write_tls(
+            folder / "tls", hosts=(*LOOPBACK, HEAD, SECOND), client_certificates=True
+        )
+        self.head: NetworkHost
+        self.dataflow: subprocess.Popen[bytes]
+        text = TABLE_RUN
+        for before, after in CHANGES.items():
+            assert before in text
+            text = text.replace(before, after)
+        (folder / "run.toml").write_text(text + TABLES)
 
-class Hosts:
-    """Hosts around a bridge, whose namespace ``hub`` has an address too."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack, self.hub, self._count = stack, namespace(stack), 0
-        sh("ip link add br0 type bridge", self.hub)
-        sh(f"ip address add {HUB}/24 dev br0", self.hub)
-        sh("ip link set br0 up", self.hub)
-
-    def add(self, address: str) -> int:
-        """A host with this address."""
-        host = namespace(self._stack)
-        self._count += 1
-        name = f"port{self._count}"
-        sh(f"ip link add {name} type veth peer name eth0 netns {host}", self.hub)
-        sh(f"ip link set {name} master br0 up", self.hub)
-        sh(f"ip address add {address}/24 dev eth0", host)
-        sh("ip link set eth0 up", host)
-        return host
-
-    def walled(self) -> int:
-        """A host without a link: a forwarder alone takes what it dials to the dataflow and the publisher."""
-        host = namespace(self._stack)
-        for address, port in ((DATAFLOW, PORT), (TRAINER, PUBLISHER_PORT)):
-            sh(f"ip address add {address}/32 dev lo", host)
-            listener = _from(host, lambda a=(address, port): socket.create_server(a))
-            self._stack.callback(listener.close)
-            worker = threading.Thread(
-                target=_forward, args=(listener, self.hub, (address, port)), daemon=True
-            )
-            worker.start()
-        return host
-
-
-def _from(pid: int, act: Callable[[], T]) -> T:
-    """What ``act`` gives in the namespace of ``pid``; a thread of its own, since it stays there."""
-    made: list[T] = []
-
-    def work() -> None:
-        enter(f"/proc/{pid}/ns/net")
-        made.append(act())
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join(30)
-    return made[0]
-
-
-def _forward(listener: socket.socket, hub: int, address: tuple[str, int]) -> None:
-    enter(f"/proc/{hub}/ns/net")
-    with suppress(OSError):  # closed by the end of the test
-        while True:
-            inside, _ = listener.accept()
-            outside = socket.create_connection(address, 10)
-            threading.Thread(target=_pump, args=(inside, outside), daemon=True).start()
-
-
-def _pump(inside: socket.socket, outside: socket.socket) -> None:
-    with inside, outside, selectors.DefaultSelector() as ready, suppress(OSError):
-        ready.register(inside, selectors.EVENT_READ, outside)
-        ready.register(outside, selectors.EVENT_READ, inside)
-        while True:
-            for key, _ in ready.select():
-                source: socket.socket = key.fileobj  # type: ignore[assignment]
-                if not (data := source.recv(65536)):
-                    return
-                key.data.sendall(data)
-
-
-def test_a_run_over_hosts_that_are_lost_late_or_can_only_dial_out(
-    tmp_path: Path, stack: ExitStack
-) -> None:
-    hosts = Hosts(stack)
-    config = tmp_path / "run.toml"
-    transport = f'{{ use = "http", host = "{TRAINER}", port = {PUBLISHER_PORT} }}'
-    text = TABLE_RUN.replace('{ use = "http" }', transport).replace("steps = 8", "steps = 400")
-    config.write_text(text + f'\n[dataflow]\nhost = "{DATAFLOW}"\nport = {PORT}\n')
-    (tmp_path / "token").write_text(TOKEN)
-    logs: list[Path] = []
-
-    def service(host: int, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        logs.append(tmp_path / f"{name}.log")
-        log = stack.enter_context(logs[-1].open("wb"))
-        role, *options = arguments
-        command = [sys.executable, "-m", "astraflow_runtime", role, str(config), *options]
-        command += ["--directory", str(tmp_path / name), "--token-file", str(tmp_path / "token")]
+    def start(
+        self, host: NetworkHost, role: str, name: str, *options: str, **variables: str
+    ) -> subprocess.Popen[bytes]:
+        """``astraflow ROLE`` on a host."""
+        log = self._stack.enter_context((self.folder / f"{name}.log").open("wb"))
+        command = [sys.executable, "-m", "astraflow_runtime", role, str(self.folder / "run.toml")]
+        command += [*options, "--directory", str(self.folder / name)]
         if role != "dataflow":
-            command += ["--dataflow", f"http://{DATAFLOW}:{PORT}"]
+            command += ["--dataflow", ADDRESS]
+        own: dict[str, Role] = {"raas": "raas", "trainer": "trainer"}
+        named = "solver" if role == "trainer" else name
+        token = process_token(TOKEN, own[role], named) if role in own else TOKEN
+        shared = {"ASTRAFLOW_CACHE": str(self.folder / "cache"), "ASTRAFLOW_TOKEN": token}
         process = subprocess.Popen(
-            ["nsenter", f"--net=/proc/{host}/ns/net", *command],
+            host.within(command),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "ASTRAFLOW_CACHE": str(tmp_path / "cache")},
+            env={**os.environ, **shared, **host.variables, **variables},
         )
-        stack.callback(end_of, process)
+        self._stack.callback(end_of, process)
         return process
 
-    def steps() -> int:
-        file = tmp_path / "dataflow" / "metrics.jsonl"
-        return file.read_text().count('"step"') if file.exists() else 0
+    def raas(self, host: NetworkHost, name: str, **variables: str) -> subprocess.Popen[bytes]:
+        return self.start(host, "raas", name, "--name", name, **variables)
 
-    def until(condition: Callable[[], bool], what: str) -> None:
+    def rank(self, host: NetworkHost, rank: int) -> None:
+        """A rank of the trainer, with what torchrun gives it."""
+        self.start(
+            host, "trainer", f"rank-{rank}", "--policy", "solver", RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK="0",
+            LOCAL_WORLD_SIZE="1", MASTER_ADDR=HEAD, MASTER_PORT=str(RANKS_PORT), TORCHELASTIC_RUN_ID="hosts",
+        )  # fmt: skip
+
+    def steps(self) -> list[dict[str, Any]]:
+        file = self.folder / "dataflow" / "metrics.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [row for line in lines if "step" in (row := json.loads(line))]
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + DEADLINE_S
         while not condition():
-            if time.monotonic() > end or dataflow.poll() not in (None, 0):
-                said = "\n".join(f"{log.name}: {log.read_text()[-800:]}" for log in logs)
-                raise AssertionError(f"never: {what}; {steps()} steps\n{said}")
+            if time.monotonic() > end or self.dataflow.poll() not in (None, 0):
+                said = "\n".join(
+                    f"{log.name}: {log.read_text()[-800:]}" for log in self.folder.glob("*.log")
+                )
+                raise AssertionError(f"never: {what}; {len(self.steps())} steps\n{said}")
             time.sleep(0.05)
 
-    def more(count: int, what: str) -> None:
-        wanted = steps() + count
-        until(lambda: steps() >= wanted, what)
+    def more(self, count: int, what: str) -> None:
+        wanted = len(self.steps()) + count
+        self.until(lambda: len(self.steps()) >= wanted, what)
 
-    def ask() -> dict[str, Any]:
-        with closing(SyncClient(f"http://{DATAFLOW}:{PORT}", TOKEN)) as client:
-            found: dict[str, Any] = client.get_json("/v1/status", deadline_s=30)
-            return found
+    def raas_states(self) -> dict[str, dict[str, Any]]:
+        def ask() -> dict[str, Any]:
+            with closing(SyncClient(ADDRESS, TOKEN, tls=self.tls)) as client:
+                found: dict[str, Any] = client.get_json("/v1/status", deadline_s=30)
+                return found
 
-    def state_of(raas: str) -> str:
-        records = _from(first, ask)["raas"]
-        return next((str(r["state"]) for r in records if r["name"] == raas), "")
+        return {str(record["name"]): record for record in self.head.call(ask)["raas"]}
 
-    first = hosts.add(DATAFLOW)
-    dataflow = service(first, "dataflow", "dataflow")
-    service(hosts.add(TRAINER), "trainer", "trainer", "--policy", "solver")
-    open_host = hosts.add(RAAS)
-    service(open_host, "raas-open", "raas", "--name", "open")
-    more(2, "steps with the RaaS on an ordinary host")
+    def state_of(self, raas: str) -> str:
+        return str(self.raas_states().get(raas, {}).get("state", ""))
 
-    walled = service(hosts.walled(), "raas-walled", "raas", "--name", "walled")
-    until(lambda: "registered" in (tmp_path / "raas-walled.log").read_text(), "the late RaaS came")
-    sh("ip link set eth0 down", open_host)
-    until(lambda: state_of("open") in ("suspect", "gone"), "the loss of the host is noticed")
-    more(6, "steps with the RaaS that can only dial the forwarder")
-    sh("ip link set eth0 up", open_host)
-    until(lambda: state_of("open") == "alive", "the lost host is back")
-    walled.terminate()
-    assert walled.wait(DEADLINE_S) == 0
-    more(3, "steps with the RaaS whose host was lost, alone")
-    dataflow.terminate()
-    assert dataflow.wait(DEADLINE_S) == 0
-    status = json.loads((tmp_path / "dataflow" / "status.json").read_text())
+    def said(self, name: str, words: str) -> bool:
+        return words in (self.folder / f"{name}.log").read_text()
+
+
+def of_another_version(folder: Path) -> str:
+    """A path of imports on which this package has another version."""
+    other = folder / "astraflow_core-9.9.9.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: astraflow-core\nVersion: 9.9.9\n")
+    return str(folder)
+
+
+def wall_clock(host: NetworkHost) -> float:
+    """The time of day on a host."""
+    command = host.within([sys.executable, "-c", "import time; print(time.time())"])
+    return float(subprocess.check_output(command, env={**os.environ, **host.variables}, timeout=30))
+
+
+def reward(steps: list[dict[str, Any]]) -> float:
+    """The mean reward of some steps."""
+    return sum(float(step["reward"]) for step in steps) / max(1, len(steps))
+
+
+def check_accounts(status: dict[str, Any]) -> None:
+    """Each task and each row has ended in one way."""
+    assert status["invariants_ok"], status
     tasks, rows = status["tasks"], status["policies"]["solver"]["rows"]
     ended = ("accepted", "rejected", "failed", "set_aside", "running", "queued")
     assert tasks["admitted"] == sum(tasks[state] for state in ended) and tasks["lost"] == 0, tasks
     assert rows["accepted"] == sum(rows[state] for state in rows if state != "accepted"), rows
     assert rows["trained"] > 0 and rows["lost"] == 0, rows
+
+
+def test_a_run_over_hosts_behind_nat_and_a_proxy_that_are_lost_late_or_of_another_time(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    links = tmp_path / "links"
+    links.mkdir()
+    hosts, run = NetworkHosts(stack, links), HostsRun(tmp_path, stack)
+    run.head, second = hosts.add(HEAD), hosts.add(SECOND, megabits_per_s=200)
+    run.dataflow = run.start(run.head, "dataflow", "dataflow")
+    run.rank(run.head, 0)
+    run.rank(second, 1)
+    open_host = hosts.add(OPEN, megabits_per_s=50)
+    run.raas(open_host, "open")
+    inner = hosts.behind_nat(megabytes_per_s=10, round_trip_ms=40, clock_s=AHEAD_S)
+    assert wall_clock(inner) - time.time() > AHEAD_S - 60
+    run.raas(inner, "inner")
+    run.until(lambda: run.state_of("inner") == "alive", "the RaaS behind NAT came")
+    run.more(3, "steps over shaped links")
+    assert run.head.peers(PORT) <= {HEAD, OPEN, HUB}, "who is behind NAT is not seen"
+    assert HUB in run.head.peers(PORT)
+    assert SECOND in run.head.peers(), "rank 1"
+
+    walled_host = hosts.behind_proxy([(HEAD, PORT), (HEAD, PUBLISHER_PORT)], clock_s=BEHIND_S)
+    assert wall_clock(walled_host) - time.time() < BEHIND_S + 60
+    walled = run.raas(walled_host, "walled")
+    other = run.raas(open_host, "other", PYTHONPATH=of_another_version(tmp_path / "other-version"))
+    run.until(lambda: run.state_of("walled") == "alive", "the late RaaS came")
+    run.until(lambda: other.poll() is not None, "the RaaS of another version ends")
+    assert run.said("other", "other has astraflow-core 9.9.9, and the dataflow has ")
+    assert "other" not in run.raas_states()
+
+    open_host.sh("ip link set eth0 down")
+    run.until(
+        lambda: run.state_of("open") in ("suspect", "gone"), "the loss of the host is noticed"
+    )
+    run.more(6, "steps without the lost host")
+    open_host.sh("ip link set eth0 up")
+    run.until(lambda: run.state_of("open") == "alive", "the lost host is back")
+    walled.terminate()
+    assert walled.wait(DEADLINE_S) == 0
+    run.until(lambda: run.state_of("walled") == "left", "the RaaS that leaves is not waited for")
+    run.more(3, "steps with those that are left")
+    before, after = reward(run.steps()[:2]), reward(run.steps()[-20:])
+    assert after > 0.25 > before, (
+        "the table learns the best answer to all prompts, which earns a third"
+    )
+    run.dataflow.terminate()
+    assert run.dataflow.wait(DEADLINE_S) == 0
+    check_accounts(json.loads((tmp_path / "dataflow" / "status.json").read_text()))
