@@ -64,6 +64,10 @@ class VllmConfig(ConfigModel):
         default=None,
         description="Maximum rank of adapters that are received as versions; 'none': whole versions only.",
     )
+    named_adapters: Annotated[int, Field(ge=0, le=256)] = Field(
+        default=0,
+        description="Maximum number of adapters that requests name and that sample at once, beside the versions; needs lora_rank.",
+    )
     sleep_mode: bool = Field(
         default=False, description="Enable sleep and wake (CUDA and ROCm only)."
     )
@@ -91,6 +95,12 @@ class VllmConfig(ConfigModel):
             raise ValueError(
                 "adapters have a name on each server, which a router cannot resolve: leave router or lora_rank out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _named_adapters_have_a_rank(self) -> Self:
+        if self.named_adapters and self.lora_rank is None:
+            raise ValueError("named_adapters needs lora_rank: the maximum rank of adapters")
         return self
 
     @property

@@ -122,7 +122,10 @@ def _arguments(config: VllmConfig, model: Path, socket: Path, seed: int, cpu: bo
         arguments.append("--enable-sleep-mode")
     if config.lora_rank is not None:
         rank = next(rank for rank in _RANKS if rank >= config.lora_rank)
-        arguments += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "1"]
+        named = config.named_adapters
+        arguments += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", str(1 + named)]
+        # Replaced ones stay for the requests that began with them, and that of the versions is never evicted: its file is gone.
+        arguments += ["--max-cpu-loras", str(2 + 2 * named)]
     return [*arguments, *config.arguments]
 
 

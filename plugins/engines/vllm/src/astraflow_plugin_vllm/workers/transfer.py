@@ -167,9 +167,14 @@ class WorkerExtension:
         forget_failed_update(worker.model_runner.get_model(), worker.model_config)
 
     def remember_adapter(self) -> None:
-        """Note the number of the only adapter, by which requests know it."""
+        """Note the number of the adapter that was loaded last, by which requests know it."""
         worker: Any = self
-        (worker.astraflow_adapter,) = worker.list_loras()
+        worker.astraflow_adapter = self.newest_adapter()
+
+    def newest_adapter(self) -> int:
+        """The number of the adapter that was loaded last: the server counts them."""
+        worker: Any = self
+        return int(max(worker.list_loras()))
 
     def swap_adapter(self, path: str) -> None:
         """Replace the weights of that adapter by those of the folder ``path``. They are read whole before the
