@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 from tinker_cases import in_loop
 
-from astraflow_contrib_tinker.work import sampling
+from astraflow_contrib_tinker.work import slots
 from astraflow_contrib_tinker.work.sampling import EnginePool, SampleWish, WeightsSnapshot
+from astraflow_core.errors import Refused
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
 
 WISH = SampleWish(np.array([1], np.int32), 1, Sampling(1), (), False)
@@ -26,6 +28,8 @@ class CountingEngine:
     def __init__(self) -> None:
         self.version, self.at_once, self.most = 0, 0, 0
         self.loads: list[int] = []
+        self.adapters: dict[str, int] = {}
+        self.running: Counter[str] = Counter()
 
     async def start(self, model: Path) -> None: ...
     async def pause(self, mode: str) -> None: ...
@@ -38,17 +42,33 @@ class CountingEngine:
         self.version = source.version
         self.loads.append(source.version)
 
+    async def load_adapter(self, name: str, source: WeightSource | None) -> None:
+        assert source is not None and source.base == "base" and not self.running[name]
+        await asyncio.sleep(0)
+        self.adapters[name] = source.version
+        self.loads.append(source.version)
+
+    def version_of(self, name: str) -> int:
+        return self.adapters[name] if name else self.version
+
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         self.at_once += 1
+        self.running[request.adapter] += 1
         self.most = max(self.most, self.at_once)
-        version = self.version
+        version = self.version_of(request.adapter)
         try:
             await asyncio.sleep(0.001)
         finally:
             self.at_once -= 1
-        assert version == self.version
+            self.running[request.adapter] -= 1
+        assert version == self.version_of(request.adapter)
         one = np.array([version], np.int32)
         return GenerateResult(request.id, one, -np.ones(1, np.float32), one, "length")
+
+
+@pytest.fixture
+def most_adapters() -> int:
+    return 2
 
 
 @pytest.fixture
@@ -57,21 +77,30 @@ def engines() -> list[CountingEngine]:
 
 
 @pytest.fixture
-def pool(engines: list[CountingEngine]) -> EnginePool:
+def pool(engines: list[CountingEngine], most_adapters: int) -> EnginePool:
     def build() -> CountingEngine:
         engines.append(CountingEngine())
         return engines[-1]
 
     base: Any = SimpleNamespace(
-        build_engine=build, folder=Path(), tokenizer=lambda: None, config=SimpleNamespace(vocabulary=9)
+        build_engine=build, folder=Path(), tokenizer=lambda: None, config=SimpleNamespace(vocabulary=9),
+        most_adapters=most_adapters, digest="base",
     )  # fmt: skip
-    return EnginePool(base, 2)
+    return EnginePool(base, 2, 2)
 
 
 @pytest.fixture
 def versions(tmp_path: Path) -> list[WeightsSnapshot]:
     (tmp_path / "model.safetensors").touch()
     return [WeightsSnapshot(number, tmp_path) for number in range(1, 9)]
+
+
+@pytest.fixture
+def adapters(tmp_path: Path) -> list[WeightsSnapshot]:
+    folder = tmp_path / "adapted"
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").touch()
+    return [WeightsSnapshot(number, folder) for number in range(11, 17)]
 
 
 async def version_of(pool: EnginePool, snapshot: WeightsSnapshot) -> int:
@@ -95,7 +124,7 @@ def test_a_version_is_loaded_once_for_all_that_wait_for_it(
 def test_no_version_waits_for_ever_behind_one_that_is_in_use(
     pool: EnginePool, versions: list[WeightsSnapshot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(slots, "PATIENCE_S", 0.01)
 
     async def scenario() -> None:
         async def again_and_again(snapshot: WeightsSnapshot) -> None:
@@ -111,5 +140,40 @@ def test_no_version_waits_for_ever_behind_one_that_is_in_use(
         for each in versions:  # those that were cancelled use no engine
             assert await version_of(pool, each) == each.version
         await pool.close()
+
+    in_loop(scenario())
+
+
+def test_adapters_share_one_engine_and_are_loaded_beside_what_runs(
+    pool: EnginePool,
+    engines: list[CountingEngine],
+    versions: list[WeightsSnapshot],
+    adapters: list[WeightsSnapshot],
+) -> None:
+    """Six on the two places of one engine, the base model in it too, and another engine for a whole version."""
+
+    async def scenario() -> None:
+        base = WeightsSnapshot(0, Path())
+        asked = [each for _ in range(20) for each in (base, versions[0], *adapters)]
+        told = await asyncio.gather(*(version_of(pool, each) for each in asked))
+        assert told == [each.version for each in asked]
+        shared, other = engines
+        assert sorted(shared.loads) == [each.version for each in adapters] and shared.version == 0
+        assert other.loads == [1] and len(shared.adapters) == 2
+
+    in_loop(scenario())
+
+
+@pytest.mark.parametrize("most_adapters", [0])
+def test_an_adapter_needs_an_engine_that_serves_some(
+    pool: EnginePool, adapters: list[WeightsSnapshot], engines: list[CountingEngine]
+) -> None:
+    async def scenario() -> None:
+        with pytest.raises(Refused, match="samples from whole weights only"):
+            await version_of(pool, adapters[0])
+        (adapters[0].folder / "adapter_model.safetensors").unlink()
+        with pytest.raises(Refused, match="weights of version 11 have been removed"):
+            await version_of(pool, adapters[0])
+        assert not engines
 
     in_loop(scenario())

@@ -89,6 +89,40 @@ def test_every_sampler_keeps_its_version_on_one_engine(tmp_path: Path) -> None:
     in_loop(scenario())
 
 
+@pytest.mark.slow
+def test_adapters_of_several_models_are_sampled_at_once_in_one_engine(tmp_path: Path) -> None:
+    """And one that was saved by name; each as if it were merged."""
+
+    async def scenario() -> None:
+        found = service(tmp_path, engines=3)
+        samplers, merged = [], []
+        for number, rank in enumerate((2, 4)):
+            session = found.begin({})
+            model = found.create_model(session, 0, rank, number, {})
+            await found.computing.do(model.open)
+            await found.computing.do(train, model)
+            samplers.append(await found.snapshot(model, 0, follow=False))
+            await found.computing.do(train, model)
+            saved = await found.save(model, "sampler_weights", "named", False)
+            merged.append(tmp_path / f"merged-{number}")
+            await found.computing.do(model.save_weights, merged[-1])
+            samplers.append(found.create_sampler(session, 1, saved.path))
+        results = await asyncio.gather(*(sampled(found, each, wish()) for each in samplers * 2))
+        for result, folder in zip(results[1::2], merged * 2, strict=True):
+            for sequence in result.sequences:
+                expected = reference(folder, [*PROMPT.tolist(), *sequence.tokens.tolist()])
+                np.testing.assert_allclose(sequence.logprobs, expected[2:], atol=1e-4)
+                assert result.prompt_logprobs is not None
+                np.testing.assert_allclose(result.prompt_logprobs[1:], expected[:2], atol=1e-4)
+        scores = [result.prompt_logprobs for result in results[:4]]
+        assert len({tuple(np.round(score[1:], 4)) for score in scores if score is not None}) == 4
+        (only,) = await found.pool._engines.close()
+        await only.engine.close()
+        await found.close()
+
+    in_loop(scenario())
+
+
 async def follows(found: Service, model: TrainedModel) -> None:
     """A sampler that follows gets later weights of that kind, one that does not keeps its own."""
     one = await found.snapshot(model, 10, follow=True)

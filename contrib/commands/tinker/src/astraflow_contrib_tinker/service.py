@@ -83,7 +83,7 @@ class Service:
         self.keep_every, self._keys = keep_every, dict(keys or {})
         self.promises.most_of = {name: key.requests for name, key in self._keys.items()}
         self.usage: defaultdict[str, Usage] = defaultdict(Usage)
-        self.computing, self.pool = TrainingThread(), EnginePool(base, engines)
+        self.computing, self.pool = TrainingThread(), EnginePool(base, engines, 2 * models)
         self.sessions: dict[str, ClientSession] = {}
         self._most_models = models
         self._versions, self._seeds = itertools.count(1), itertools.count(base.seed + 1)
@@ -306,7 +306,7 @@ class Service:
         version, session = next(self._versions), self.session(model.session)
         folder = self.snapshots_of(session.id) / str(version)
         folder.mkdir(parents=True)
-        await self.computing.do(model.save_weights, folder)
+        await self.computing.do(model.save_for_sampling, folder)
         snapshot = WeightsSnapshot(version, folder)
         self.keep_snapshot(model.id, snapshot)
         if follow:

@@ -63,7 +63,9 @@ class DecodeLoop:
         self.seconds = {"decode_seconds": 0.0, "prefill_seconds": 0.0}
         base = AdapterBase(model.folder)
         self._adapters = AdapterMerger(base, model.module)
-        self.named = NamedAdapters(base, model.module, model.device)
+        self.named = NamedAdapters(
+            base, model.module, model.device, lambda: self._batch.rows["adapter"]
+        )
         self._config = config
         self._events = events
         self._batch = DecodingBatch(config.max_batch, model.eos, seed)
@@ -155,7 +157,7 @@ class DecodeLoop:
         """Give ``name`` to an adapter, or to none. Those that run keep theirs."""
         if adapter is not None:
             self._adapters.check(adapter.base, adapter.version)
-        self.named.install(name, adapter, self._batch.rows["adapter"])
+        self.named.install(name, adapter)
 
     def score_adapter(self, name: str, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
         """As the model scores, with an adapter."""

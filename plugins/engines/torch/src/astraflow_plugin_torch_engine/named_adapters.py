@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,31 +35,29 @@ class PreparedAdapter:
     factors: Factors
 
 
-@dataclass
-class _Loaded:
-    """``start`` … ``end`` are its rows of all ``A`` and its columns of all ``B``."""
-
-    adapter: PreparedAdapter
-    start: int = 0
-    end: int = 0
-
-
 class NamedAdapters:
     """Adds ``B A x`` to what the modules compute, each row with the factors of its adapter (Hu et al. 2021, arXiv:2106.09685).
 
-    The factors of all adapters lie side by side, so that a module needs two products for all of them: ``A x`` of every adapter,
+    The factors of those in use lie side by side, so that a module needs two products for all of them: ``A x`` of every adapter,
     of which a row keeps its own part, and ``B`` of that. Only those between the first and the last that a pass uses are
     multiplied, without a mask if that is one. Adapters are known by numbers, which are never used twice: a name stands for
-    another number when its adapter is replaced, and rows keep theirs.
+    another number when its adapter is replaced, and rows keep theirs. ``running`` tells the numbers of all rows.
     """
 
-    def __init__(self, base: AdapterBase, model: Any, device: torch.device) -> None:
-        self._base, self._model, self._device = base, model, device
+    def __init__(
+        self,
+        base: AdapterBase,
+        model: Any,
+        device: torch.device,
+        running: Callable[[], npt.NDArray[np.int64]],
+    ) -> None:
+        self._base, self._model, self._device, self._running = base, model, device, running
         self._names: dict[str, int] = {}
-        self._loaded: dict[int, _Loaded] = {}
+        self._loaded: dict[int, PreparedAdapter] = {}
+        self._places: dict[int, tuple[int, int]] = {}
         self._last = NONE
         self._stacks: Factors = {}
-        self._hooks: list[Any] = []
+        self._hooks: dict[str, Any] = {}
         self._part: tuple[int, int, torch.Tensor | None] | None = None
 
     # From any thread
@@ -89,28 +87,26 @@ class NamedAdapters:
 
     # From the thread that decodes
 
-    def install(
-        self, name: str, adapter: PreparedAdapter | None, used: npt.NDArray[np.int64]
-    ) -> None:
-        """Give ``name`` to an adapter, or to none. Adapters without a name go unless they are among ``used``, the numbers of
-        the rows that run."""
+    def install(self, name: str, adapter: PreparedAdapter | None) -> None:
+        """Give ``name`` to an adapter, or to none. Adapters without a name go unless a row has them."""
         if adapter is not None:
             if name not in self._names and len(self._names) >= MOST:
                 raise UserError(f"engine 'torch' has {MOST} adapters, as many as it may; drop one")
             self._last += 1
-            self._loaded[self._last] = _Loaded(adapter)
+            self._loaded[self._last] = adapter
             self._names[name] = self._last
         else:
             self._names.pop(name, None)
-        kept = {*self._names.values(), *used.tolist()}
+        kept = {*self._names.values(), *self._running().tolist()}
         self._loaded = {number: each for number, each in self._loaded.items() if number in kept}
-        self._stack()
+        if not self._loaded:
+            self._lay([])
 
     def clear(self) -> None:
         """Forget them all: another base is loaded."""
         self._names.clear()
         self._loaded.clear()
-        self._stack()
+        self._lay([])
 
     def held(self, name: str) -> tuple[int, int]:
         """Number and version of the adapter that has the name now; :class:`WrongVersion` if none has."""
@@ -121,7 +117,7 @@ class NamedAdapters:
             raise WrongVersion(
                 f"the adapter {name!r} is not loaded; engine 'torch' has {', '.join(sorted(self._names)) or 'none'}"
             )
-        return number, self._loaded[number].adapter.version
+        return number, self._loaded[number].version
 
     def refusal(self, request: GenerateRequest, version: int) -> WrongVersion | None:
         """Why a request cannot be served while ``version`` is loaded."""
@@ -149,32 +145,34 @@ class NamedAdapters:
     def _part_of(
         self, numbers: npt.NDArray[np.int64], packed: bool
     ) -> tuple[int, int, torch.Tensor | None]:
-        used = [self._loaded[number] for number in np.unique(numbers[numbers != NONE]).tolist()]
-        start, end = min(each.start for each in used), max(each.end for each in used)
+        used = np.unique(numbers[numbers != NONE]).tolist()
+        if not all(number in self._places for number in used):
+            running = np.unique(self._running()).tolist()
+            self._lay(sorted({*used, *running} - {NONE}))
+        start = min(self._places[number][0] for number in used)
+        end = max(self._places[number][1] for number in used)
         if len(used) == 1 and numbers.all():
             return start, end, None
-        places = [
-            (self._loaded[number].start, self._loaded[number].end) if number else (0, 0)
-            for number in numbers.tolist()
-        ]
+        places = [self._places.get(number, (0, 0)) for number in numbers.tolist()]
         own = torch.tensor(places, device=self._device)
         column = torch.arange(start, end, device=self._device)
         foreign = (column < own[:, :1]) | (column >= own[:, 1:])
         return start, end, foreign[None] if packed else foreign[:, None]
 
-    def _stack(self) -> None:
-        """Lay the factors of all adapters side by side."""
-        place = 0
-        for each in self._loaded.values():
-            each.start, place = place, place + each.adapter.rank
-            each.end = place
-        every = [each.adapter for each in self._loaded.values()]
-        names = dict.fromkeys(name for adapter in every for name in adapter.factors)
-        self._stacks = {name: self._beside(name, every) for name in names}
-        for hook in self._hooks:
-            hook.remove()
-        modules = dict(self._model.named_modules()) if names else {}
-        self._hooks = [modules[name].register_forward_hook(self._adapted(name)) for name in names]
+    def _lay(self, numbers: list[int]) -> None:
+        """Lay the factors of these adapters side by side."""
+        place, self._places = 0, {}
+        for number in numbers:
+            self._places[number] = place, place + self._loaded[number].rank
+            place += self._loaded[number].rank
+        laid = [self._loaded[number] for number in numbers]
+        names = dict.fromkeys(name for adapter in laid for name in adapter.factors)
+        self._stacks = {name: self._beside(name, laid) for name in names}
+        for name in self._hooks.keys() - names.keys():
+            self._hooks.pop(name).remove()
+        modules = dict(self._model.named_modules()) if names.keys() - self._hooks.keys() else {}
+        for name in names.keys() - self._hooks.keys():
+            self._hooks[name] = modules[name].register_forward_hook(self._adapted(name))
 
     def _beside(
         self, name: str, adapters: list[PreparedAdapter]

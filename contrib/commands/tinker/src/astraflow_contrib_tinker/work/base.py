@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tokenizers import Tokenizer
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
-from astraflow_core.protocols.engine import Engine
+from astraflow_core.protocols.engine import Engine, ServesAdapters
 from astraflow_core.protocols.trainer import Trainer
 from astraflow_core.types import ComponentContext, RunInfo
-from astraflow_serving.model_folder import ModelConfig
+from astraflow_serving.model_folder import ModelConfig, ModelFolder
+from astraflow_wire.model_files.model_digest import digest_of_model
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,18 @@ class BaseModel:
         """What components are told."""
         run = RunInfo("tinker", self.seed, 1, 0, ("tinker",), self.scratch)
         return ComponentContext(run, role, "tinker", seed, self.scratch / "state")
+
+    @cached_property
+    def most_adapters(self) -> int:
+        """How many adapters of the model an engine serves at once; 0: it samples from whole weights only."""
+        if "adapters" not in self.catalog.flags(Kind.ENGINE, self.engine[0]):
+            return 0
+        return cast(ServesAdapters, self.build_engine()).most_adapters
+
+    @cached_property
+    def digest(self) -> str:
+        """By which adapters name the model; reads all of it."""
+        return digest_of_model(ModelFolder.read(self.folder).files)
 
     @property
     def trainer_flags(self) -> frozenset[str]:

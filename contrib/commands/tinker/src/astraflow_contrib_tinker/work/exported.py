@@ -8,6 +8,8 @@ from pathlib import Path
 from astraflow_core.protocols.trainer import Trainer
 from astraflow_wire.model_files.tensor_file import lay_out
 
+ADAPTER = "adapter_model.safetensors"
+
 
 def write_adapter(trainer: Trainer, base_model: str, folder: Path) -> None:
     """``adapter_model.safetensors`` and ``adapter_config.json`` as PEFT has them; the trainer exports adapters with their scale
@@ -15,7 +17,7 @@ def write_adapter(trainer: Trainer, base_model: str, folder: Path) -> None:
     listed = [(tensor.name, tensor.dtype, tensor.shape) for tensor in trainer.export()]
     header, specs = lay_out(listed)
     starts = {spec.name: spec.start for spec in specs}
-    with (folder / "adapter_model.safetensors").open("wb") as out:
+    with (folder / ADAPTER).open("wb") as out:
         out.write(header)
         for tensor in trainer.export():
             out.seek(starts[tensor.name])

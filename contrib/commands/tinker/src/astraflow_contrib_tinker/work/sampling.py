@@ -1,15 +1,14 @@
-"""Engines that sample from versions of the weights, each from one at a time."""
+"""Engines that sample from versions of the weights: each from one at a time, and from several adapters of its base."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-import math
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,24 +17,33 @@ import xxhash
 from astraflow_contrib_tinker.wire.results import SampleResult
 from astraflow_contrib_tinker.work.access import FairTurns
 from astraflow_contrib_tinker.work.base import BaseModel
+from astraflow_contrib_tinker.work.exported import ADAPTER
+from astraflow_contrib_tinker.work.slots import Slot, Slots
 from astraflow_core.errors import AstraFlowError, Refused
-from astraflow_core.protocols.engine import Engine
+from astraflow_core.protocols.engine import Engine, ServesAdapters
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
 
 MOST_AT_ONCE = 256
 """Requests that engines work on or that wait for one; others wait for their key's turn."""
 
 
-PATIENCE_S = 1.0
-"""How long requests for a version that an engine has go ahead of those for another one."""
-
-
 @dataclass(frozen=True, slots=True)
 class WeightsSnapshot:
-    """Weights to sample from: a Hugging Face folder that stays as it is. Version 0 is the base model."""
+    """Weights to sample from: a Hugging Face folder, or one with an adapter of PEFT, that stays as it is. Version 0 is the base
+    model."""
 
     version: int
     folder: Path
+
+    @property
+    def whole(self) -> Path:
+        """The file of all weights."""
+        return self.folder / "model.safetensors"
+
+    @property
+    def adapter(self) -> Path:
+        """The file of an adapter."""
+        return self.folder / ADAPTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,48 +59,35 @@ class SampleWish:
 
 @dataclass
 class _Loaded:
+    """An engine, and the slots for adapters of the base that is loaded in it, known by their names."""
+
     engine: Engine
-    version: int
-    users: int = 0
-    used: int = 0
-    loading: bool = False
-
-
-@dataclass
-class _Coming:
-    """A version that no engine has yet, since when it is waited for, and by how many requests."""
-
-    since: float
-    wanted: int = 0
-    task: asyncio.Future[_Loaded] | None = None
+    adapters: Slots[str, WeightsSnapshot]
 
 
 class EnginePool:
-    """At most ``size`` engines. A request waits for one that has its version, or that nobody uses: that one loads it, for all
-    requests that wait for the same version. Versions are loaded in the order in which they were first asked for, and once one is
-    waited for longer than ``PATIENCE_S``, no request goes ahead of it, so that none waits for ever."""
+    """At most ``size`` engines, as :class:`Slots` gives them out. All adapters are sampled in one that has the base model, at most
+    ``adapters`` at once, or as many as it serves; others have the versions of models whose every weight is trained."""
 
-    def __init__(self, base: BaseModel, size: int) -> None:
-        self._base, self._size = base, size
-        self._engines: list[_Loaded] = []
-        self._coming: dict[int, _Coming] = {}
-        self._turn, self._changed = asyncio.Lock(), asyncio.Condition()
-        self._uses, self._turns = itertools.count(1), FairTurns(MOST_AT_ONCE)
+    def __init__(self, base: BaseModel, size: int, adapters: int) -> None:
+        self._base, self._adapters = base, adapters
+        self._engines: Slots[_Loaded, WeightsSnapshot] = Slots(size, self._begin, self._load)
+        self._numbers, self._turns = itertools.count(1), FairTurns(MOST_AT_ONCE)
         self._tokenizer = base.tokenizer()
 
     async def sample(self, snapshot: WeightsSnapshot, wish: SampleWish) -> SampleResult:
         """Sample from a version."""
-        async with self._turns.turn(), self._engine(snapshot) as engine:
+        async with self._turns.turn(), self._engine(snapshot) as (engine, adapter):
             sampling = self._sampling(wish, engine)
             try:
                 async with asyncio.TaskGroup() as group:
                     tasks = [
-                        group.create_task(self._generate(engine, snapshot, wish, sampling))
+                        group.create_task(self._generate(engine, adapter, snapshot, wish, sampling))
                         for _ in range(wish.count)
                     ]
                     scores = None
                     if wish.prompt_logprobs:
-                        scores = np.array(await engine.score(wish.prompt), np.float32)
+                        scores = np.array(await _score(engine, adapter, wish.prompt), np.float32)
                         scores[0] = np.nan
             except* AstraFlowError as several:
                 raise several.exceptions[0] from None
@@ -100,12 +95,8 @@ class EnginePool:
 
     async def close(self) -> None:
         """End all engines."""
-        tasks = [each.task for each in self._coming.values() if each.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        engines, self._engines = self._engines, []
-        for loaded in engines:
+        for loaded in await self._engines.close():
+            await loaded.adapters.close()
             await loaded.engine.close()
 
     def _sampling(self, wish: SampleWish, engine: Engine) -> Sampling:
@@ -131,9 +122,15 @@ class EnginePool:
         )
 
     async def _generate(
-        self, engine: Engine, snapshot: WeightsSnapshot, wish: SampleWish, sampling: Sampling
+        self,
+        engine: Engine,
+        adapter: str,
+        snapshot: WeightsSnapshot,
+        wish: SampleWish,
+        sampling: Sampling,
     ) -> GenerateResult:
-        request = GenerateRequest(f"{next(self._uses)}", wish.prompt, sampling)
+        number = f"{next(self._numbers)}"
+        request = GenerateRequest(number, wish.prompt, sampling, adapter=adapter)
         result = await engine.generate(request)
         if result.finish_reason == "abort":
             raise Refused(503, "the engine ended the request; send it again")
@@ -153,98 +150,66 @@ class EnginePool:
         return str(self._tokenizer.decode(tokens.tolist(), skip_special_tokens=False))
 
     @contextlib.asynccontextmanager
-    async def _engine(self, snapshot: WeightsSnapshot) -> AsyncIterator[Engine]:
-        loaded = self._at_hand(snapshot) or await self._brought(snapshot)
-        try:
-            yield loaded.engine
-        finally:
-            await self._leave(loaded)
-
-    def _at_hand(self, snapshot: WeightsSnapshot) -> _Loaded | None:
-        """An engine that has the version, now used; ``None`` also if others have waited for one for too long."""
-        oldest = min((each.since for each in self._coming.values()), default=math.inf)
-        if time.monotonic() - oldest > PATIENCE_S:
-            return None
-        for loaded in self._engines:
-            if loaded.version == snapshot.version and not loaded.loading:
-                return self._use(loaded, 1)
-        return None
-
-    async def _brought(self, snapshot: WeightsSnapshot) -> _Loaded:
-        """An engine that will have the version, used: all that wait for it meanwhile get it at once."""
-        coming = self._coming.get(snapshot.version)
-        if coming is None:
-            coming = self._coming[snapshot.version] = _Coming(time.monotonic())
-            coming.task = asyncio.ensure_future(self._bring(snapshot, coming))
-        task = coming.task
-        assert task is not None
-        coming.wanted += 1
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            coming.wanted -= 1
-            if task.done() and not task.cancelled() and task.exception() is None:
-                await self._leave(task.result())  # it was counted among the users
-            raise
-
-    async def _bring(self, snapshot: WeightsSnapshot, coming: _Coming) -> _Loaded:
-        try:
-            async with self._turn:
-                loaded = await self._with_version(snapshot)
-                return self._use(loaded, coming.wanted)
-        finally:
-            del self._coming[snapshot.version]
-
-    async def _leave(self, loaded: _Loaded) -> None:
-        loaded.users -= 1
-        async with self._changed:
-            self._changed.notify_all()
-
-    def _use(self, loaded: _Loaded, users: int) -> _Loaded:
-        loaded.users += users
-        loaded.used = next(self._uses)
-        return loaded
-
-    async def _with_version(self, snapshot: WeightsSnapshot) -> _Loaded:
-        for loaded in self._engines:
-            if loaded.version == snapshot.version:
-                return loaded
-        if len(self._engines) < self._size:
-            engine = self._base.build_engine()
-            await engine.start(self._base.folder)
-            loaded = _Loaded(engine, 0)
-            self._engines.append(loaded)
-        else:
-            async with self._changed:
-                await self._changed.wait_for(lambda: any(not e.users for e in self._engines))
-            loaded = min((e for e in self._engines if not e.users), key=lambda e: e.used)
-        if loaded.version != snapshot.version:
-            loaded.loading = True
-            try:
-                await self._load(loaded, snapshot)
-            finally:
-                loaded.loading = False
-        return loaded
-
-    async def _load(self, loaded: _Loaded, snapshot: WeightsSnapshot) -> None:
-        if not snapshot.version:  # the files of a base model need not be one
-            self._engines.remove(loaded)
-            await loaded.engine.close()
-            loaded.engine, loaded.version = self._base.build_engine(), 0
-            await loaded.engine.start(self._base.folder)
-            self._engines.append(loaded)
-            return
-        file = snapshot.folder / "model.safetensors"
-        if not file.is_file():
+    async def _engine(self, snapshot: WeightsSnapshot) -> AsyncIterator[tuple[Engine, str]]:
+        """An engine, and the name of the adapter to sample with in it, empty for none."""
+        adapted = snapshot.version and snapshot.adapter.is_file()
+        if snapshot.version and not adapted and not snapshot.whole.is_file():
             raise Refused(404, f"the weights of version {snapshot.version} have been removed")
-        digest = await asyncio.to_thread(_digest, file)
-        source = WeightSource("tinker", snapshot.version, file, digest, 0, 0.0)
+        if adapted and not self._base.most_adapters:
+            raise Refused(
+                400,
+                "an adapter was saved there, and the engine of this server samples from whole weights only: load the state that "
+                "it was saved with, and save it again",
+            )
+        whole = WeightsSnapshot(0, self._base.folder) if adapted else snapshot
+        async with self._engines.using(whole.version, whole) as loaded:
+            if not adapted:
+                yield loaded.engine, ""
+                return
+            async with loaded.adapters.using(snapshot.version, snapshot) as name:
+                yield loaded.engine, name
+
+    async def _begin(self) -> Slot[_Loaded]:
+        engine = self._base.build_engine()
+        await engine.start(self._base.folder)
+        return Slot(_Loaded(engine, self._adapters_of(engine)), 0)
+
+    async def _load(self, slot: Slot[_Loaded], snapshot: WeightsSnapshot) -> None:
+        loaded = slot.value
+        if not snapshot.version:  # the files of a base model need not be one
+            await loaded.engine.close()
+            slot.value = (await self._begin()).value
+            return
+        digest = await asyncio.to_thread(_digest, snapshot.whole)
+        source = WeightSource("tinker", snapshot.version, snapshot.whole, digest, 0, 0.0)
         await loaded.engine.pause("wait")
         try:
             await loaded.engine.load_weights(source)
-            loaded.version = snapshot.version
         finally:
             await loaded.engine.resume()
+
+    def _adapters_of(self, engine: Engine) -> Slots[str, WeightsSnapshot]:
+        names, serving = itertools.count(1), cast(ServesAdapters, engine)
+
+        async def begin() -> Slot[str]:
+            return Slot(f"slot-{next(names)}", -1)
+
+        async def load(slot: Slot[str], snapshot: WeightsSnapshot) -> None:
+            base = await asyncio.to_thread(lambda: self._base.digest)
+            source = WeightSource(
+                "tinker", snapshot.version, snapshot.adapter, "", 0, 0.0, "adapter", base
+            )
+            await serving.load_adapter(slot.value, source)
+
+        return Slots(min(self._adapters, self._base.most_adapters), begin, load)
+
+
+async def _score(
+    engine: Engine, adapter: str, tokens: npt.NDArray[np.int32]
+) -> npt.NDArray[np.float32]:
+    if not adapter:
+        return await engine.score(tokens)
+    return await cast(ServesAdapters, engine).score_adapter(adapter, tokens)
 
 
 def cut_at(

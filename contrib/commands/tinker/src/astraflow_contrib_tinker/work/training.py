@@ -147,13 +147,20 @@ class TrainedModel:
         """A Hugging Face folder, adapters merged."""
         self.trainer.save_model(folder)
 
+    def save_for_sampling(self, folder: Path) -> None:
+        """What engines load: an adapter if they serve several of one base, else all weights."""
+        if self.lora_rank and self.base.most_adapters:
+            write_adapter(self.trainer, self.base.name, folder)
+        else:
+            self.save_weights(folder)
+
     def write(self, kind: Kind, folder: Path) -> None:
         """What is saved under a name."""
         match kind:
             case "weights":
                 self.save_state(folder)
             case "sampler_weights":
-                self.save_weights(folder)
+                self.save_for_sampling(folder)
             case "external_weights":
                 self.export(folder)
 
