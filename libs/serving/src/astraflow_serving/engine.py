@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -136,13 +136,22 @@ class DeskEngine(Generic[B]):
         """A request like others: it waits its turn, and while the engine is paused. A token may be sampled
         after those that are scored, so one less than :attr:`context_length` can be."""
         backend = self._running
+        return await self._scored(tokens, lambda name: backend.score(name, tokens))
+
+    async def _scored(
+        self,
+        tokens: npt.NDArray[np.int32],
+        ask: Callable[[str], Awaitable[npt.NDArray[np.float32]]],
+    ) -> npt.NDArray[np.float32]:
+        """What ``ask`` returns of ``tokens``, when it is their turn."""
+        backend = self._running
         check_tokens("a sequence to score", tokens, 1, backend.context_length, backend.vocabulary)
         name = uuid.uuid4().hex
         flight = backend.desk.enter(GenerateRequest(name, tokens, Sampling(1)), name)
         try:
             if not await flight.admission or flight.aborting:
                 raise AstraFlowError("a score was aborted before it began")
-            return await backend.score(name, tokens)
+            return await ask(name)
         finally:
             backend.desk.leave(flight)
 

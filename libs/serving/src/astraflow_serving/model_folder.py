@@ -12,6 +12,7 @@ from typing import Any
 
 from astraflow_core.errors import UserError, WeightsError, WireError
 from astraflow_core.types import TensorSpec
+from astraflow_wire.images.model import TYPE
 from astraflow_wire.model_files.tensor_file import read_specs
 
 _CASTABLE = frozenset({"F32", "BF16", "F16"})
@@ -146,6 +147,14 @@ def specs_of(file: Path) -> tuple[TensorSpec, ...]:
             return read_specs(view)
         finally:
             view.release()
+
+
+def reads_images(folder: Path) -> bool:
+    """Whether the model in ``folder`` is of a type that reads images; not if it cannot be read."""
+    try:
+        return _object(folder / "config.json").get("model_type") == TYPE
+    except (OSError, ValueError):
+        return False
 
 
 def link_version(model: ModelFolder, files: Sequence[Path], folder: Path) -> None:

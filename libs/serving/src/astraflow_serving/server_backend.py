@@ -129,15 +129,16 @@ class ServerBackend(Backend):
 
     async def sample(self, flight: Flight) -> GenerateResult:
         """The server's answer, or why there will be none."""
-        return await self._while_it_lasts(self.ask_sample(flight))
+        return await self.while_it_lasts(self.ask_sample(flight))
 
     async def score(
         self, identifier: str, tokens: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.float32]:
         """The server's answer, or why there will be none."""
-        return await self._while_it_lasts(self.ask_score(identifier, tokens))
+        return await self.while_it_lasts(self.ask_score(identifier, tokens))
 
-    async def _while_it_lasts(self, answer: Coroutine[Any, Any, T]) -> T:
+    async def while_it_lasts(self, answer: Coroutine[Any, Any, T]) -> T:
+        """An answer of the server, or why there will be none."""
         work = asyncio.ensure_future(answer)
         self._work.add(work)
         try:

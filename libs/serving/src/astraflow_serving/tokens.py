@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
+from astraflow_core.errors import UserError
+from astraflow_core.types import GenerateRequest, GenerateResult, Images, Sampling
+from astraflow_wire.images.model import TYPE, ImageModel
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 """A token id in a server's answer."""
@@ -41,6 +44,29 @@ def check_tokens(
             "its folder belongs to another model, or the workflow produced an invalid id; `astraflow doctor FILE` "
             "checks tokenizers"
         )
+
+
+def check_images(
+    engine: str,
+    folder: Path,
+    model: ImageModel | None,
+    tokens: npt.NDArray[np.int32],
+    images: Images,
+) -> None:
+    """Raise :class:`UserError` if the model in ``folder`` reads no images (``model`` is ``None``), and :class:`ValueError` if
+    where one of ``images`` stands are other ``tokens`` than the placeholders that it reads."""
+    if model is None:
+        raise UserError(
+            f"engine {engine!r}: the model in {folder} reads no images: name one of type {TYPE!r}, with a processor"
+        )
+    for image in images:
+        there = tokens[image.start : image.end]
+        alike = len(there) == image.length == model.length
+        if not alike or (there != model.token).any():
+            raise ValueError(
+                f"an image at token {image.start} has {image.length} tokens; expected {model.length} placeholders, "
+                f"token {model.token}"
+            )
 
 
 def choice_fields(sampling: Sampling) -> dict[str, float]:

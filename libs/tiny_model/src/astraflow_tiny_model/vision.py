@@ -80,6 +80,16 @@ def write_tiny_vision_model(
     }
     write_json(folder / "config.json", config)
     write_json(folder / "preprocessor_config.json", _processor(image_size))
+    write_json(
+        folder / "processor_config.json",
+        {
+            "image_token": image,
+            "num_additional_image_tokens": 1,
+            "patch_size": patch_size,
+            "processor_class": "LlavaProcessor",
+            "vision_feature_select_strategy": "default",
+        },
+    )
     _teach_placeholder(folder, alphabet.index(image), image)
     write_weights(folder / "model.safetensors", _tensors(text, tower, seed), dtype)
     return folder

@@ -16,9 +16,9 @@ from transformers.utils import logging as transformers_logging
 
 from astraflow_core.errors import UserError
 from astraflow_core.types import Images, ImageSpan
+from astraflow_serving.tokens import check_images
 from astraflow_wire.images.files import decoded
 from astraflow_wire.images.model import ImageModel
-from astraflow_wire.images.placing import check_readable
 
 CACHED_BYTES = 256 << 20
 """Of pixels that are kept, so that what a group or a conversation sees again is not decoded again."""
@@ -94,7 +94,7 @@ class PixelReader:
         if not images:
             return []
         model = None if self._source is None else self._source.model
-        check_readable(self._name, self._folder, model, tokens, images)
+        check_images(self._name, self._folder, model, tokens, images)
         # Shielded: another request may wait for the same.
         return await asyncio.gather(*(asyncio.shield(self._task(image)) for image in images))
 

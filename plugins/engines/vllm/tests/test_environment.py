@@ -13,7 +13,7 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.errors import UserError
 from astraflow_plugin_vllm import environment as recipe
 from astraflow_plugin_vllm.environment import CPU, GPU, environment
-from astraflow_plugin_vllm.finish import describe_vllm
+from astraflow_plugin_vllm.finish import describe_vllm, mend_torchvision
 from astraflow_runtime.launch.environments import _recipe
 
 PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
@@ -53,6 +53,24 @@ def test_the_cpu_build_gets_the_name_and_version_that_vllm_asks_for(
     assert describe_vllm(tmp_path) == "9.8+cpu"
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_torchvision_without_operators_describes_them(tmp_path: Path, loaded: bool) -> None:
+    torch = pytest.importorskip("torch")
+    assert not mend_torchvision(tmp_path)
+    file = tmp_path / "torchvision" / "extension.py"
+    file.parent.mkdir()
+    # As the real one decides it; "torchvision" itself may be installed here.
+    file.write_text(f"import torch\ndef _has_ops():\n    return {loaded}\n")
+    assert mend_torchvision(tmp_path) and mend_torchvision(tmp_path)
+    text = file.read_text()
+    assert text.count("if not _has_ops():") == 1
+    own = f"torchvision_of_a_test_{loaded}"
+    library: dict[str, object] = {}  # its schemas are described while it lives
+    exec(text.replace('"torchvision"', f'"{own}"'), library)
+    for name in ("nms", "qnms"):
+        assert hasattr(getattr(torch.ops, own), name) != loaded
+
+
 def test_of_ours_its_interpreter_gets_what_an_engine_host_needs() -> None:
     """Services and trainers bring dependencies that vLLM pins otherwise."""
     recipe_of_plugin = _recipe([Catalog.discover().plugin("vllm")], CPU, None)
@@ -62,6 +80,7 @@ def test_of_ours_its_interpreter_gets_what_an_engine_host_needs() -> None:
         "astraflow-engine-host",
         "astraflow-plugin-vllm",
         "astraflow-serving",
+        "astraflow-torch-weights",
         "astraflow-wire",
     }
 

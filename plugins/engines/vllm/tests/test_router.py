@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from astraflow_core.types import GenerateRequest, Sampling
 from astraflow_plugin_vllm.backend import VllmBackend
 from astraflow_plugin_vllm.config import VllmConfig
+from astraflow_plugin_vllm.images import RequestImages
 from astraflow_serving.desk import Flight
 from astraflow_serving.model_folder import ModelFolder
 from astraflow_tiny_model.folder import write_tiny_model
@@ -49,10 +50,11 @@ class Asked:
 
 def test_requests_are_routed_and_salted_each_for_itself(tmp_path: Path) -> None:
     folder = ModelFolder.read(write_tiny_model(tmp_path / "model"))
+    images = RequestImages(folder.path)
 
     async def main() -> None:
         config = VllmConfig(url=SERVERS, router="http://r")
-        backend = VllmBackend(Silent(), config, folder, 64)  # type: ignore[arg-type]
+        backend = VllmBackend(Silent(), config, folder, 64, images)  # type: ignore[arg-type]
         for client in (backend.client, backend.routes._router, *backend.routes._others):
             await client.close()  # type: ignore[union-attr]
         assert [client.url for client in backend.routes._others] == ["http://b"]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.errors import UserError
 from astraflow_core.types import Images, ImageSpan
 from astraflow_wire.images.files import digest_of
 from astraflow_wire.images.model import ImageModel
@@ -34,21 +32,3 @@ def expanded(tokens: Tokens, files: Sequence[bytes], model: ImageModel) -> tuple
         for start, data in zip(starts.tolist(), files, strict=True)
     )
     return np.repeat(tokens, repeats), images
-
-
-def check_readable(
-    engine: str, folder: Path, model: ImageModel | None, tokens: Tokens, images: Images
-) -> None:
-    """Raise :class:`UserError` if the model in ``folder`` reads no images (``model`` is ``None``), and :class:`ValueError` if
-    where one of ``images`` stands are other ``tokens`` than the placeholders that it reads."""
-    if model is None:
-        raise UserError(
-            f"engine {engine!r}: the model in {folder} reads no images: name one of type 'llava', with a processor"
-        )
-    for image in images:
-        there = tokens[image.start : image.end]
-        if not len(there) == image.length == model.length or (there != model.token).any():
-            raise ValueError(
-                f"an image at token {image.start} has {image.length} tokens; expected {model.length} placeholders, "
-                f"token {model.token}"
-            )

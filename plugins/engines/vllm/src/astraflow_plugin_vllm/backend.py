@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from astraflow_core.errors import AstraFlowError, PreflightError, WireError
 from astraflow_core.protocols.engine import PauseMode
-from astraflow_core.types import GenerateResult, WeightSource
+from astraflow_core.types import GenerateResult, Images, WeightSource
 from astraflow_plugin_vllm import requests
 from astraflow_plugin_vllm.adapters import ServerAdapters
 from astraflow_plugin_vllm.config import VllmConfig
+from astraflow_plugin_vllm.images import RequestImages, features_of
 from astraflow_plugin_vllm.metrics import SAMPLED, metrics
 from astraflow_plugin_vllm.routes import ROUTES
 from astraflow_plugin_vllm.server import LABEL
@@ -53,7 +54,12 @@ class VllmBackend(ServerBackend):
     version."""
 
     def __init__(
-        self, server: ModelServer, config: VllmConfig, folder: ModelFolder, context_length: int
+        self,
+        server: ModelServer,
+        config: VllmConfig,
+        folder: ModelFolder,
+        context_length: int,
+        images: RequestImages,
     ) -> None:
         timeouts = ServerTimeouts(config.control_deadline_s, config.stall_deadline_s)
         others = [url for url in config.urls if config.router is not None and url != server.url]
@@ -62,6 +68,7 @@ class VllmBackend(ServerBackend):
             config.router, others,
         )  # fmt: skip
         self.slept = 0
+        self.images = images
         self._whole = self.loaded
         self._session = uuid.uuid4().hex[:12]
         self._update: VersionUpdate = (
@@ -116,9 +123,10 @@ class VllmBackend(ServerBackend):
         """Stop sequences of several tokens are looked for here, in a stream."""
         request = flight.request
         stops = long_stops(request.sampling)
+        items = await self.images.packed(request.prompt, request.images)
         # A prefix cached under one version is never read under another, even while requests that a
         # pause had frozen keep the cache from being reset.
-        salt = f"{self._session}.{self.version}"
+        salt = self._salt
         client, headers = self.routes.client(request), self.routes.headers(request)
         if client is not self.client:  # a server of whose version nothing is known here
             salt = self._name(flight.identifier)
@@ -129,6 +137,7 @@ class VllmBackend(ServerBackend):
             salt,
             bool(stops),
             self._adapter,
+            features_of(request.images, items, salt),
         )
         sampled = requests.SampledPieces(request)
         if not stops:
@@ -148,11 +157,28 @@ class VllmBackend(ServerBackend):
     def _adapter(self) -> str | None:
         return None if self._adapters is None else self._adapters.name
 
+    @property
+    def _salt(self) -> str:
+        return f"{self._session}.{self.version}"
+
     async def ask_score(
         self, identifier: str, tokens: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.float32]:
         """Raw log-probs of ``tokens``."""
-        body = requests.body_of_score(self._name(identifier), tokens, self._adapter)
+        return await self._ask_score(identifier, tokens, ())
+
+    async def score_images(
+        self, identifier: str, tokens: npt.NDArray[np.int32], images: Images
+    ) -> npt.NDArray[np.float32]:
+        """As :meth:`score`, of tokens with images."""
+        return await self.while_it_lasts(self._ask_score(identifier, tokens, images))
+
+    async def _ask_score(
+        self, identifier: str, tokens: npt.NDArray[np.int32], images: Images
+    ) -> npt.NDArray[np.float32]:
+        items = await self.images.packed(tokens, images)
+        features = features_of(images, items, self._salt)
+        body = requests.body_of_score(self._name(identifier), tokens, self._adapter, features)
         answer = await self.client.ask(requests.PATH, body)
         self._scored += 1
         return requests.read_scores(answer, tokens)

@@ -6,10 +6,20 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from astraflow_core.errors import UserError
-from astraflow_core.types import ComponentContext, LogprobSemantics
+from astraflow_core.types import (
+    ComponentContext,
+    GenerateRequest,
+    GenerateResult,
+    Images,
+    LogprobSemantics,
+)
 from astraflow_plugin_vllm.backend import VllmBackend, context_length
 from astraflow_plugin_vllm.config import VllmConfig
+from astraflow_plugin_vllm.images import RequestImages
 from astraflow_plugin_vllm.server import LABEL, VllmServer
 from astraflow_plugin_vllm.updates import join
 from astraflow_serving.buckets import Bucket, Rendezvous
@@ -44,6 +54,7 @@ class VllmEngine(DeskEngine[VllmBackend]):
         """Start the server on the folder ``model``, or join the one of ``url`` and load it there."""
         self._check_idle()
         folder = await asyncio.to_thread(ModelFolder.read, model)
+        images = await asyncio.to_thread(RequestImages, model)
         server = self._given or self._server(model)
         await server.start()
         backend: VllmBackend | None = None
@@ -53,7 +64,7 @@ class VllmEngine(DeskEngine[VllmBackend]):
                 length = await context_length(client)
             finally:
                 await client.close()
-            backend = VllmBackend(server, self._config, folder, length)
+            backend = VllmBackend(server, self._config, folder, length, images)
             await backend.begin(fresh=self._given is None and self._config.url is None)
         except BaseException:
             await (server.stop() if backend is None else backend.close())
@@ -66,6 +77,19 @@ class VllmEngine(DeskEngine[VllmBackend]):
             return AttachedServer(LABEL, url)
         log_file = self._context.directory / "vllm.log"
         return VllmServer(self._config, model, log_file, self._context.seed)
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        """Sample one sequence; images that cannot be read are refused before it waits."""
+        await self._running.images.read(request.prompt, request.images)
+        return await super().generate(request)
+
+    async def score_images(
+        self, tokens: npt.NDArray[np.int32], images: Images
+    ) -> npt.NDArray[np.float32]:
+        """As :meth:`score`, of tokens with images."""
+        backend = self._running
+        await backend.images.read(tokens, images)
+        return await self._scored(tokens, lambda name: backend.score_images(name, tokens, images))
 
     async def join(self, rendezvous: Rendezvous) -> None:
         """Take part in a group in which the trainer broadcasts versions (capability ``weights.collective``).

@@ -15,16 +15,16 @@ _PROVED_CPU = Path(__file__).with_name("constraints-cpu.txt")
 def environment(extra: str | None) -> PythonEnvironment:
     """The recipe for ``extra``, or for this machine.
 
-    The CPU build pulls distributions that break it beside a CPU torch: torchvision and its kin from the
-    package index are CUDA builds, and transformers fails on importing them. Triton, a gigabyte, is used
-    by kernels that the CPU has not.
+    The CPU build pulls distributions that break it beside a CPU torch: torchaudio and torchcodec from the
+    package index are CUDA builds, and transformers fails on importing them; so is torchvision, which models that
+    read images need, and which ``finish`` mends. Triton, a gigabyte, is used by kernels that the CPU has not.
     """
     chosen = extra or (GPU if DRIVER.exists() else CPU)
     if chosen == CPU:
         return PythonEnvironment(
             extra=CPU,
             constraints=(_PROVED_CPU,),
-            remove=("torchvision", "torchaudio", "torchcodec", "triton"),
+            remove=("torchaudio", "torchcodec", "triton"),
             finish="astraflow_plugin_vllm.finish",
         )
     if chosen == GPU:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 import msgspec
@@ -59,13 +60,14 @@ def body_of(
     salt: str,
     stream: bool,
     adapter: str | None = None,
+    features: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The body of a request. Stop tokens are ours, so the server is told to heed no others; ``salt``
     keeps the prefix cache of one version apart from that of another. ``adapter`` is the server's name for the
-    adapter to use."""
+    adapter to use, ``features`` are the images (:mod:`astraflow_plugin_vllm.images`)."""
     sampling = request.sampling
     return {
-        **({} if adapter is None else {"model": adapter}),
+        **_beside(adapter, features),
         "request_id": identifier,
         "token_ids": request.prompt.tolist(),
         "stream": stream,
@@ -81,13 +83,21 @@ def body_of(
     }
 
 
+def _beside(adapter: str | None, features: Mapping[str, Any] | None) -> dict[str, Any]:
+    named = {} if adapter is None else {"model": adapter}
+    return named if features is None else {**named, "features": features}
+
+
 def body_of_score(
-    identifier: str, tokens: npt.NDArray[np.int32], adapter: str | None = None
+    identifier: str,
+    tokens: npt.NDArray[np.int32],
+    adapter: str | None = None,
+    features: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """A request for the log-probs of ``tokens``. It samples one token more, which nobody wants; log-probs
     of a prompt are computed again, so nothing is read from the prefix cache."""
     return {
-        **({} if adapter is None else {"model": adapter}),
+        **_beside(adapter, features),
         "request_id": identifier,
         "token_ids": tokens.tolist(),
         "sampling_params": {

@@ -13,6 +13,7 @@ from astraflow_core.errors import PreflightError
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.names import BACKEND, EXTENSION
 from astraflow_serving.child_server import ChildServer
+from astraflow_serving.model_folder import reads_images
 
 LABEL = "vLLM"
 _GIB = 1 << 30
@@ -77,6 +78,10 @@ class VllmServer(ChildServer):
                 "engine 'vllm': on a GPU adapters need 16 bits, vLLM's kernels for them take no float32: set dtype = "
                 "'bfloat16', or leave lora_rank out"
             )
+        if config.lora_rank is not None and reads_images(model):
+            raise PreflightError(
+                f"engine 'vllm': adapters do not go with the model in {model}, which reads images: leave lora_rank out"
+            )
         self._folder = Path(tempfile.mkdtemp(prefix="astraflow-vllm-"))
         socket = self._folder / "socket"
         super().__init__(
@@ -101,8 +106,10 @@ def _arguments(config: VllmConfig, model: Path, socket: Path, seed: int, cpu: bo
     cache = config.cache_gb or (1.0 if cpu else None)
     arguments = [
         *("serve", str(model), "--uds", str(socket), "--enable-scale-out"),
-        # Tokens in, tokens out: no tokenizer, and no defaults from the model's folder.
-        *("--skip-tokenizer-init", "--generation-config", "vllm"),
+        *("--generation-config", "vllm"),  # no defaults from the model's folder
+        # Tokens in, tokens out needs no tokenizer, but vLLM starts no model that reads images without one. Its cache of
+        # pixels would have those of each version.
+        *(("--mm-processor-cache-gb", "0") if reads_images(model) else ("--skip-tokenizer-init",)),
         *("--dtype", dtype, "--seed", str(seed % 2**31)),
         *("--max-num-seqs", str(config.max_batch), "--disable-uvicorn-access-log"),
         *("--tensor-parallel-size", str(config.tensor_parallel)),
