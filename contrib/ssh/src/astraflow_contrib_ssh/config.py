@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pathlib import Path
+from typing import Self
 
+from pydantic import Field, model_validator
+
+from astraflow_core.config.models import Seconds
 from astraflow_launching.keys import HostsKeys
 
 
@@ -19,3 +23,23 @@ class SshConfig(HostsKeys):
         default="python3",
         description="Python 3.8 or newer of each host, for the program that starts processes there.",
     )
+    artifact: Path | None = Field(
+        default=None,
+        description="Artifact of `astraflow pack` to install on each host; default: AstraFlow is there.",
+    )
+    artifact_into: str = Field(
+        default=".cache/astraflow/packs",
+        min_length=1,
+        description="Folder of each host for artifacts, from the home folder if it is relative.",
+    )
+    install_s: Seconds = Field(
+        default=1800.0, description="Maximum time to copy and install the artifact on a host."
+    )
+
+    @model_validator(mode="after")
+    def _refuse_two_interpreters(self) -> Self:
+        if self.artifact and (own := [host.name for host in self.tables if host.python]):
+            raise ValueError(
+                f"host {own[0]} has python, and artifact makes an interpreter on each host: delete one of the keys"
+            )
+        return self

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import IO
 
+from astraflow_contrib_ssh import host_installer
 from astraflow_contrib_ssh.config import SshConfig
 from astraflow_core.errors import PreflightError
 from astraflow_core.protocols.launcher import ProcessSpec
@@ -24,7 +28,7 @@ BOOTSTRAP = (
     "f=open(0,'rb',0,closefd=False);n=int(f.read(8));SOURCE=b'';exec('while len(SOURCE)<n:SOURCE+=f.read(n-len(SOURCE))');"
     "exec(compile(SOURCE,'agent.py','exec'))"
 )
-"""Reads the agent's program from standard input: nothing has to be installed, and nothing is on the command line."""
+"""Reads a program from standard input: nothing has to be installed, and nothing is on the command line."""
 
 OPTIONS = (
     *("-T", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes"),
@@ -32,7 +36,10 @@ OPTIONS = (
 )
 """Never ask for a password; notice a network that is gone."""
 
+ROLE = "services"
+"""The environment of an artifact for the dataflow, trainers and RaaS."""
 END_S = 5.0
+_CHUNK = 1 << 20
 _SAID_BYTES = 4096
 
 
@@ -49,6 +56,12 @@ class SshStream:
         """Send, without waiting."""
         if not self._input.is_closing():
             self._input.write(data)
+
+    async def send(self, source: IO[bytes]) -> None:
+        """Send a file, no faster than it is taken."""
+        while data := await asyncio.to_thread(source.read, _CHUNK):
+            self._input.write(data)
+            await self._input.drain()
 
     async def close(self) -> str:
         """Hang up. Returns what the client said, if it failed."""
@@ -76,24 +89,30 @@ class SshLauncher(AgentLauncher):
         self._config = config or SshConfig()
         super().__init__(self._config, context)
         self._source = Path(agent.__file__).read_bytes()
+        self._tables = self._config.tables
 
     def hosts(self, specs: Sequence[ProcessSpec]) -> Mapping[HostKeys, Open]:
-        """Those of the config."""
-        check_counts(self._config, len(self._config.tables))
-        return {host: self._way_to(host) for host in self._config.tables}
+        """Those of the config, with its artifact installed."""
+        check_counts(self._config, len(self._tables))
+        if self._config.artifact is not None:
+            self._tables = self._with_artifact(self._config.artifact)
+        return {host: self._way_to(host) for host in self._tables}
 
     def more_hosts(self, spec: ProcessSpec) -> Mapping[HostKeys, Open]:
         """Those that were lost, which may answer again."""
         lost = {name for name, link in self._links.items() if link.lost}
-        return {h: self._way_to(h) for h in self._config.tables if h.name in lost}
+        return {h: self._way_to(h) for h in self._tables if h.name in lost}
 
     def _way_to(self, host: HostKeys) -> Open:
         return partial(self._connect, host.name, secrets.token_hex(16))
 
     async def _connect(self, host: str, agent_id: str) -> SshStream:
-        remote = [self._config.agent_python, "-c", BOOTSTRAP, "attach", agent_id]
-        silence = str(self._config.silence_s)
-        command = [*self._config.command, *OPTIONS, host, shlex.join([*remote, silence])]
+        return await self._ssh(host, self._source, "attach", agent_id, str(self._config.silence_s))
+
+    async def _ssh(self, host: str, program: bytes, *arguments: str) -> SshStream:
+        """An ssh client that runs a Python program on a host."""
+        remote = shlex.join([self._config.agent_python, "-c", BOOTSTRAP, *arguments])
+        command = [*self._config.command, *OPTIONS, host, remote]
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -108,8 +127,63 @@ class SshLauncher(AgentLauncher):
                 f"there is no {command[0]!r} here; install an ssh client, or name yours in [launcher] command"
             ) from error
         stream = SshStream(process, self._remedies(host))
-        stream.write(b"%08d%b" % (len(self._source), self._source))
+        stream.write(b"%08d%b" % (len(program), program))
         return stream
+
+    def _with_artifact(self, artifact: Path) -> tuple[HostKeys, ...]:
+        """The hosts, each with the interpreter that the artifact has made there."""
+        try:
+            with artifact.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise PreflightError(
+                f"[launcher] artifact {artifact} cannot be read: {error.strerror}; write it with `astraflow pack FILE "
+                "--with-dependencies`"
+            ) from error
+
+        async def everywhere() -> list[HostKeys | PreflightError]:
+            return await asyncio.gather(*(self._install(h, artifact, digest) for h in self._tables))
+
+        longest_s = self._config.install_s + self._config.connect_s
+        found = self._loop.call(everywhere(), "the hosts", "the artifact", longest_s + END_S)
+        if problems := [str(each) for each in found if isinstance(each, PreflightError)]:
+            raise PreflightError("; ".join(problems))
+        return tuple(each for each in found if isinstance(each, HostKeys))
+
+    async def _install(
+        self, host: HostKeys, artifact: Path, digest: str
+    ) -> HostKeys | PreflightError:
+        """The host with the artifact installed, or why it is not."""
+        longest_s, who = self._config.install_s, f"host {host.name!r}"
+        program, into = Path(host_installer.__file__).read_bytes(), self._config.artifact_into
+        size = str(artifact.stat().st_size)
+        stream = await self._ssh(host.name, program, into, digest, size, ROLE, str(longest_s))
+        try:
+            async with asyncio.timeout(longest_s):
+                line = await stream.reader.readline()
+                if line == b"send\n":
+                    with artifact.open("rb") as file, contextlib.suppress(ConnectionError):
+                        await stream.send(
+                            file
+                        )  # what the host says about a broken connection follows
+                    line = await stream.reader.readline()
+        except TimeoutError:
+            await stream.close()
+            return PreflightError(
+                f"{who} has not installed the artifact within {longest_s:g} s; set install_s in [launcher]"
+            )
+        said = await stream.close()
+        try:
+            answer: dict[str, str] = json.loads(line)
+            if "error" in answer:
+                return PreflightError(f"{who} cannot install the artifact: {answer['error']}")
+            place = {"python": answer["python"], "directory": host.directory or answer["run"]}
+        except (ValueError, TypeError, KeyError):
+            shown = said or line.decode(errors="replace").strip()[:80]
+            return PreflightError(
+                f"{who} cannot install the artifact: {shown or 'it said nothing'}"
+            )
+        return host.model_copy(update=place)
 
     def _remedies(self, host: str) -> Mapping[int, str]:
         """By exit code: 255 is of the ssh client itself, 126 and 127 are of a shell without such a program."""
