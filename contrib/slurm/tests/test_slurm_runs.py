@@ -41,6 +41,11 @@ def test_two_nodes_two_policies_three_raas_and_a_killed_worker(user: User) -> No
     cluster_runs.check(user, launcher, lambda u, d: cluster_runs.kill_process(u, "raas-1"), hosts=2)
 
 
+def test_an_encrypted_run(user: User) -> None:
+    launcher = f"{LAUNCHER}raas = {{ count = 2 }}\n"
+    cluster_runs.check_encrypted(user, launcher, ("127.0.0.1",), hosts=2)
+
+
 def test_a_job_goes_on_after_its_time_limit_and_after_preemption(user: User) -> None:
     """The batch script that ``astraflow plan --launcher`` prints: Slurm warns the job, and takes its nodes away later; the
     run ends with all of its steps."""

@@ -22,12 +22,20 @@ def user(tmp_path: Path) -> Iterator[User]:
     somebody.close()
 
 
-def test_two_hosts_two_policies_three_raas_and_a_killed_worker(user: User, sshd: LocalSshd) -> None:
-    launcher = f"""
+@pytest.fixture
+def launcher(sshd: LocalSshd) -> str:
+    return f"""
 use = "ssh"
 hosts = ["one", "two"]
 command = {list(sshd.command)}
 agent_python = "{sys.executable}"
 silence_s = 5
 """
+
+
+def test_two_hosts_two_policies_three_raas_and_a_killed_worker(user: User, launcher: str) -> None:
     cluster_runs.check(user, launcher, lambda u, d: cluster_runs.kill_process(u, "raas-1"), hosts=2)
+
+
+def test_an_encrypted_run_whose_hosts_have_a_certificate_each(user: User, launcher: str) -> None:
+    cluster_runs.check_encrypted(user, launcher, ("127.0.0.2", "127.0.0.3"), hosts=2)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from astraflow_testing.runs import TABLE_RUN, User, live_processes
 
@@ -45,6 +47,27 @@ def start(user: User, launcher: str, *overrides: str) -> Any:
     user.write("both.py", _WORKFLOW)
     config = f"{CLUSTER_RUN}\n[launcher]\n{launcher}\n"
     return user.start(*user.table_arguments(*overrides, config=config))
+
+
+def check_encrypted(user: User, launcher: str, addresses: Sequence[str], hosts: int) -> None:
+    """A run with ``[tls]`` and client certificates ends well under the launcher. Each of ``addresses``, those by which hosts are
+    reached, and the host of the launcher have a certificate of their own, made by ``astraflow certs``."""
+    names = dict.fromkeys((socket.gethostname(), *addresses))
+    made = user.astraflow("certs", "certs", *(word for name in names for word in ("--host", name)))
+    assert made.exit_code == 0, made.text
+    tls = (
+        '[tls]\nauthority = "certs/authority.pem"\ncertificate = "certs/{host}.pem"\n'
+        'private_key = "certs/{host}.key"\nclient_certificates = true\n'
+    )
+    process = start(user, f"{launcher}\n{tls}", "run.steps=10")
+    ended = user.end(process, 150)
+    assert ended.exit_code == 0, f"{ended.text}\n{user.last_words()}"
+    directory = ended.run_directory
+    assert json.loads((directory / "status.json").read_text())["invariants_ok"]
+    assert len(set(placement(directory).values())) >= hosts, placement(directory)
+    url = urlsplit(json.loads((directory / "dataflow.json").read_text())["url"])
+    assert url.scheme == "https" and url.hostname in addresses, url
+    assert not user.left_running()
 
 
 def placement(directory: Path) -> dict[str, str]:
