@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from launch_support import SAMPLED, Table, parsed, status_of
+from msgspec.structs import replace
 
 from astraflow_core.errors import UserError
 from astraflow_core.protocols.launcher import ProcessState
 from astraflow_runtime.launch.planning import header
 from astraflow_runtime.launch.results.metrics import left_out, read_metrics, rewards_of
-from astraflow_runtime.launch.results.report import report_command
+from astraflow_runtime.launch.results.report import report_command, summary_rows
 from astraflow_runtime.launch.results.summary import summarise
 from astraflow_runtime.launch.view import formatting
 from astraflow_runtime.launch.view.live import LiveView
@@ -23,7 +24,7 @@ from astraflow_runtime.launch.view.picture import sparkline
 from astraflow_runtime.launch.view.plain import PlainView
 from astraflow_runtime.launch.view.status import parse_status
 from astraflow_runtime.launch.view.views import make_view
-from astraflow_wire.status import Status
+from astraflow_wire.status import EvaluationResult, EvaluationStatus, SetResult, Status
 
 
 class Terminal(io.StringIO):
@@ -113,6 +114,37 @@ def test_plain_lines_are_few(table: Table) -> None:
     assert (
         f"sampled {SAMPLED}; calls 1.500 (6 of 8), m0 0.000, m1 1.000, m2 2.000, … |" in lines[-1]
     )
+
+
+def test_prompts_of_evaluations_that_failed_are_told(table: Table) -> None:
+    def evaluated(version: int, n: int, failed: int, error: str = "") -> EvaluationResult:
+        held = SetResult(avg=0.5 if n else None, n=n, k=1, failed=failed, last_error=error)
+        return EvaluationResult(version=version, versions={"solver": version}, sets={"held": held})
+
+    history = [
+        evaluated(0, 8, 0),
+        evaluated(4, 6, 2, "reward 'r' raised"),
+        evaluated(8, 0, 8, "x\ny"),
+    ]
+    status = replace(status_of(8), eval=EvaluationStatus(history=history))
+    stream = io.StringIO()
+    view = PlainView(parsed(table), stream)
+    view.show(replace(status, eval=EvaluationStatus(history=history[:1])), [])
+    view.show(status, [])
+    told = [line for line in stream.getvalue().splitlines() if line.startswith("held-out")]
+    assert told[0].endswith("version solver 0: held 0.500")
+    assert told[1].endswith("held 0.500 (2 of 8 prompts failed: reward 'r' raised)")
+    assert told[2].endswith("held – (8 of 8 prompts failed: x y)")
+    summary = summarise(parsed(table), status, [], [])
+    assert summary["eval_failed"] == 10
+    assert [each["sets"]["held"]["failed"] for each in summary["evals"]] == [0, 2, 8]
+    ended = {"error": None, "setup_s": None, "wall_s": 1, "cpu_s": 1, **summary}
+    assert dict(summary_rows(ended))["evaluations"] == (
+        "10 prompts failed and count in no accuracy; 'held' at last: 8 of 8, x y"
+    )
+    sound = replace(status, eval=EvaluationStatus(history=history[:1]))
+    ended |= summarise(parsed(table), sound, [], [])
+    assert "evaluations" not in dict(summary_rows(ended))
 
 
 def test_a_reason_takes_one_line(table: Table) -> None:

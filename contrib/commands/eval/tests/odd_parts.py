@@ -27,7 +27,7 @@ class Numbers:
 
 class Odd:
     """By the remainder of the number and five: 0 is always correct, 1 every other time, 2 never; 3 fails, 4 is rejected.
-    With ``HANGS_FROM`` in the environment episodes of numbers from that on never end."""
+    With ``HANGS_FROM`` in the environment episodes of numbers from that on never end, with ``FAILS`` all fail."""
 
     def __init__(self, config: Any, context: Any) -> None:
         self._policy = context.run.policies[0]
@@ -38,7 +38,7 @@ class Odd:
         if number >= int(os.environ.get("HANGS_FROM", COUNT)):
             await asyncio.sleep(3600)
         kind = number % 5
-        if kind == 3:
+        if kind == 3 or "FAILS" in os.environ:
             raise ValueError(f"{number} cannot be played")
         if kind == 4:
             return None

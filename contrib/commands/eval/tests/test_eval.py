@@ -59,6 +59,19 @@ def test_figures_count_what_was_played_and_name_what_failed(user: User) -> None:
 
 
 @pytest.mark.slow
+def test_a_set_of_which_no_prompt_can_be_evaluated_has_no_figures(user: User) -> None:
+    user.environment |= {"FAILS": "1", "ASTRAFLOW_DRY_CALL_S": "none"}
+    ended = user.astraflow(
+        *("eval", MODEL, "--config", "odd.toml", "--set", "numbers", "--json", "figures.json"),
+    )
+    assert ended.exit_code == 1, ended.text
+    assert "no prompt of set 'numbers' could be evaluated with" in ended.err
+    assert "all 10 failed; at last:" in ended.err and "cannot be played" in ended.err
+    figures = json.loads((user.directory / "figures.json").read_text())["sets"]["numbers"]
+    assert (figures["n"], figures["failed"], figures["avg"]) == (0, 10, None)
+
+
+@pytest.mark.slow
 def test_ctrl_c_leaves_what_was_played_and_no_process(user: User) -> None:
     user.environment["HANGS_FROM"] = "3"
     rollouts = user.directory / "rollouts.jsonl"

@@ -6,11 +6,12 @@ import argparse
 import math
 import os
 import re
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astraflow_core.errors import UserError
+from astraflow_core.errors import RunFailed, UserError
 from astraflow_runtime.cli.helping import teach
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluate, print and write; 130 after Ctrl-C, 1 if it ended early for another reason."""
+    """Evaluate, print and write; 130 after Ctrl-C, 1 if it ended early for another reason. :class:`RunFailed` if no prompt
+    of a set gave a result."""
     from astraflow_contrib_eval import report
     from astraflow_contrib_eval.figures import compared
     from astraflow_contrib_eval.rollouts import RolloutFile
@@ -157,7 +159,19 @@ def run(arguments: argparse.Namespace) -> int:
         _write(Path(arguments.json), mine)
     if signalled:
         return 128 + signalled
+    for document in (mine, theirs or {}) if another is not None else (mine,):
+        _check_played(document)
     return 1 if mine["partial"] else 0
+
+
+def _check_played(document: Mapping[str, Any]) -> None:
+    """Figures without a single prompt are none."""
+    for name, figures in document.get("sets", {}).items():
+        if figures["failed"] and not figures["n"]:
+            raise RunFailed(
+                f"no prompt of set {name!r} could be evaluated with {document['model']}: all {figures['failed']} failed; at "
+                f"last: {figures['episodes']['last_error']}"
+            )
 
 
 def _options(arguments: argparse.Namespace) -> Options:

@@ -182,6 +182,8 @@ def summary_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         f"at most {summary['max_staleness_seen']} versions behind (allowed: {summary['max_staleness_allowed']})",
     )
     yield "prompts", _prompts(summary)
+    if summary.get("eval_failed"):
+        yield "evaluations", _failed_evaluations(summary)
     if failures := summary.get("environment_failures"):
         yield "environments", _environments(failures, summary["quarantined"])
     if summary["trainer_wait_fraction"] is not None:
@@ -206,6 +208,21 @@ def _held_out(overlap: Mapping[str, Any]) -> tuple[str, str]:
     if why_not := verdict(overlap):
         return "accuracy", f"; not held out: {why_not}"
     return "held-out accuracy", ", on prompts that were not used for training" if overlap else ""
+
+
+def _failed_evaluations(summary: Mapping[str, Any]) -> str:
+    """How many prompts gave no result, and why the last of each set did not."""
+    last = {
+        name: one
+        for each in summary["evals"]
+        for name, one in each["sets"].items()
+        if one["failed"]
+    }
+    errors = "; ".join(
+        f"{name!r} at last: {one['failed']} of {one['n'] + one['failed']}, {' '.join(one['last_error'].split())}"
+        for name, one in last.items()
+    )
+    return f"{summary['eval_failed']} prompts failed and count in no accuracy; {errors}"
 
 
 def _sampled(policy: Mapping[str, Any]) -> str:

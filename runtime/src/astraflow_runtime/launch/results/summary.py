@@ -40,7 +40,7 @@ def summarise(
     different policies have different meanings; ``versions`` is the number of versions published after
     the initial ones and ``trainer_wait_fraction`` a mean; staleness is the largest. ``policies`` has the
     figures of each. ``processes`` counts those that the launcher started (an engine host belongs to its
-    RaaS); ``process_details`` lists them. ``eval_overlap``: see :func:`astraflow_runtime.launch.results.held_out.described`.
+    RaaS); ``process_details`` lists them. ``eval_failed``: prompts of all evaluations without a result. ``eval_overlap``: see :func:`astraflow_runtime.launch.results.held_out.described`.
     """
     policies = {
         name: _policy(
@@ -87,6 +87,7 @@ def summarise(
         ],
         "policies": policies,
         "evals": [_evaluation(entry) for entry in status.eval.history],
+        "eval_failed": sum(s.failed for entry in status.eval.history for s in entry.sets.values()),
         "eval_overlap": described(config, status.eval.overlap),
         "sample": msgspec.to_builtins(status.samples[-1]) if status.samples else None,
         "process_details": [_process(state) for state in processes],
@@ -127,7 +128,14 @@ def _policy(
 
 def _evaluation(entry: EvaluationResult) -> dict[str, Any]:
     sets = {
-        name: {"avg": s.avg, "pass": s.pass_, "mean_reward": s.mean_reward, "n": s.n}
+        name: {
+            "avg": s.avg,
+            "pass": s.pass_,
+            "mean_reward": s.mean_reward,
+            "n": s.n,
+            "failed": s.failed,
+            "last_error": s.last_error,
+        }
         for name, s in entry.sets.items()
     }
     return {"versions": entry.versions, "sets": sets}

@@ -19,7 +19,7 @@ from astraflow_runtime.launch.view.formatting import (
 )
 from astraflow_runtime.launch.view.starting import Starting
 from astraflow_runtime.telemetry.printable import shown
-from astraflow_wire.status import Status
+from astraflow_wire.status import SetResult, Status
 
 _EVERY_S = 2.0
 _START_S = 10.0
@@ -61,7 +61,8 @@ class PlainView:
                 f"{name} {version}" for name, version in evaluation.versions.items()
             )
             accuracy = ", ".join(
-                f"{name} {number(entry.avg)}" for name, entry in evaluation.sets.items()
+                f"{name} {number(entry.avg)}{_failed(entry)}"
+                for name, entry in evaluation.sets.items()
             )
             self._write(f"held-out accuracy of version {versions}: {accuracy}")
         self._evals = len(status.eval.history)
@@ -122,3 +123,10 @@ class PlainView:
 
     def close(self) -> None:
         """Nothing to put away."""
+
+
+def _failed(entry: SetResult) -> str:
+    """What is said of the prompts of an evaluation set that gave no result."""
+    if not entry.failed:
+        return ""
+    return f" ({entry.failed} of {entry.n + entry.failed} prompts failed: {' '.join(entry.last_error.split())})"
