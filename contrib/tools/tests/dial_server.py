@@ -28,6 +28,11 @@ def type_in(text: str) -> str:
     return turn(int(text))
 
 
+def show(content: list[dict[str, str]]) -> list[dict[str, str]]:
+    """As the result what it is given, of whatever types."""
+    return content
+
+
 def finish() -> str:
     return "Done."
 
@@ -44,10 +49,11 @@ def score(reply: str = "") -> str:
 
 
 NUMBER, TEXT = {"type": "integer"}, {"type": "string"}
-TOOLS: dict[str, tuple[Callable[..., str], dict[str, Any]]] = {
+TOOLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "begin": (begin, {"target": NUMBER, "seed": NUMBER}),
     "turn": (turn, {"by": NUMBER}),
     "type_in": (type_in, {"text": TEXT}),
+    "show": (show, {"content": {"type": "array"}}),
     "finish": (finish, {}),
     "die": (die, {}),
     "score": (score, {"reply": TEXT}),
@@ -67,10 +73,12 @@ def answered(method: str, given: dict[str, Any]) -> dict[str, Any] | None:
         return {"tools": listed}
     if method == "tools/call":
         try:
-            text, wrong = TOOLS[given["name"]][0](**given.get("arguments") or {}), False
+            shown, wrong = TOOLS[given["name"]][0](**given.get("arguments") or {}), False
         except (TypeError, ValueError) as error:
-            text, wrong = str(error), True
-        return {"content": [{"type": "text", "text": text}], "isError": wrong}
+            shown, wrong = str(error), True
+        if isinstance(shown, str):
+            shown = [{"type": "text", "text": shown}]
+        return {"content": shown, "isError": wrong}
     return None
 
 

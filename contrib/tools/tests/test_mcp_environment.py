@@ -79,6 +79,7 @@ def test_an_episode_ends_by_a_tool_and_is_scored_by_one_that_is_not_offered() ->
     assert [tool["function"]["name"] for tool in first.tools] == [
         "turn",
         "type_in",
+        "show",
         "finish",
         "die",
     ]

@@ -5,12 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from astraflow_core.config.models import ConfigModel, Name, PositiveInt, Seconds
 from astraflow_core.config.or_none import OrNone
 from astraflow_sandbox.config import SandboxTable
+from astraflow_wire.images.parts import check_number
 
+
+def _bounded(images: int) -> int:
+    check_number(images)
+    return images
+
+
+MaxImages = Annotated[int, Field(ge=0), AfterValidator(_bounded)]
+"""As many as a sequence may have, at most."""
 EXAMPLE_ROLES = ("user", "assistant", "tool")
 
 
@@ -118,6 +127,11 @@ class ToolsConfig(ConfigModel):
         description="Maximum characters of a result that the model is shown; of a longer one its beginning "
         "and its end.",
     )
+    max_images: MaxImages = Field(
+        0,
+        description="Maximum images of MCP servers' results that the model is shown in an episode; others are shown as "
+        "'[image]'. The policy needs images = true.",
+    )
     call_reward: Annotated[float, Field(allow_inf_nan=False)] = Field(
         0.0, description="Reward of a turn for each call that returned a result."
     )
@@ -205,6 +219,12 @@ class McpEnvironmentConfig(ConfigModel):
         10_000,
         description="Maximum characters of a result that the model is shown; of a longer one its beginning "
         "and its end.",
+    )
+
+    max_images: MaxImages = Field(
+        0,
+        description="Maximum images of results that the model is shown in an episode; others are shown as '[image]'. The "
+        "policy needs images = true.",
     )
 
     @model_validator(mode="after")

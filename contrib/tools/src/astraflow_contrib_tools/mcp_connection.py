@@ -18,10 +18,17 @@ from typing import IO, Any
 import httpx2
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CONNECTION_CLOSED, CallToolResult, TextContent
+from mcp_types import (
+    CONNECTION_CLOSED,
+    CallToolResult,
+    ContentBlock,
+    ImageContent,
+    TextContent,
+)
 from mcp_types import Tool as McpTool
 
 from astraflow_contrib_tools.config import McpConnectionKeys
+from astraflow_contrib_tools.content import Content, bounded, image_part, text_of, text_part
 from astraflow_contrib_tools.results import ToolError, in_time
 from astraflow_contrib_tools.toolbox import Tool
 from astraflow_core.errors import EnvironmentFailed, PreflightError
@@ -58,7 +65,7 @@ class McpConnection:
         self._errors: IO[bytes] | None = None
         self.tools: list[Tool] = []
         self.every: dict[str, Tool] = {}
-        self._whole: dict[str, Callable[[Mapping[str, Any]], Awaitable[str]]] = {}
+        self._whole: dict[str, Callable[[Mapping[str, Any]], Awaitable[Content]]] = {}
 
     async def open(self) -> None:
         """Connect, and ask for the tools."""
@@ -143,7 +150,7 @@ class McpConnection:
                 break
         return found
 
-    async def whole_result(self, name: str, arguments: Mapping[str, Any]) -> str:
+    async def whole_result(self, name: str, arguments: Mapping[str, Any]) -> Content:
         """What a call gives, however long; :class:`ToolError` if that is an error."""
         self.tool(name)
         return await self._whole[name](arguments)
@@ -167,9 +174,9 @@ class McpConnection:
     def _tool(self, client: Client, tool: McpTool) -> Tool:
         most = self._use.max_result
 
-        async def call(arguments: Mapping[str, Any]) -> str:
+        async def call(arguments: Mapping[str, Any]) -> Content:
             try:
-                return shortened(await self._called(client, tool.name, arguments), most)
+                return bounded(await self._called(client, tool.name, arguments), most)
             except ToolError as error:
                 raise ToolError(shortened(str(error), most)) from error
 
@@ -177,7 +184,7 @@ class McpConnection:
         origin = f"MCP server {self._name!r}"
         return Tool(tool.name, tool.description or "", tool.input_schema, origin, call)
 
-    async def _called(self, client: Client, name: str, arguments: Mapping[str, Any]) -> str:
+    async def _called(self, client: Client, name: str, arguments: Mapping[str, Any]) -> Content:
         try:
             result = await in_time(
                 client.call_tool(name, dict(arguments)), self._use.tool_deadline_s
@@ -190,10 +197,10 @@ class McpConnection:
             raise ToolError(error.message) from error
         except Exception as error:
             raise self._lost(name, error) from error
-        text = _text(result)
+        content = _content(result)
         if result.is_error:
-            raise ToolError(text)
-        return text
+            raise ToolError(text_of(content))
+        return content
 
     def _filled(self, value: str) -> str:
         if not value.startswith("$"):
@@ -232,11 +239,18 @@ def _error_text(error: Exception) -> str:
     return str(_first(error)) or type(_first(error)).__name__
 
 
-def _text(result: CallToolResult) -> str:
-    """Texts of a result; content of another type is named."""
-    parts = [
-        part.text if isinstance(part, TextContent) else f"[{part.type}]" for part in result.content
-    ]
-    if not parts and result.structured_content is not None:
+def _content(result: CallToolResult) -> Content:
+    """Texts of a result, or parts if it has images; content of another type is named."""
+    if not result.content and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
-    return "\n".join(parts)
+    parts = [_part(each) for each in result.content]
+    return parts if any(part["type"] != "text" for part in parts) else text_of(parts)
+
+
+def _part(given: ContentBlock) -> dict[str, Any]:
+    match given:
+        case TextContent():
+            return text_part(given.text)
+        case ImageContent():
+            return image_part(given.mime_type, given.data)
+    return text_part(f"[{given.type}]")

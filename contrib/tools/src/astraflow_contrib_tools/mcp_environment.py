@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from astraflow_contrib_tools.config import McpEnvironmentConfig
+from astraflow_contrib_tools.content import Content, ShownImages, bounded, text_of
 from astraflow_contrib_tools.mcp_connection import ConnectionUse, McpConnection
 from astraflow_contrib_tools.results import ToolError
 from astraflow_contrib_tools.toolbox import ToolAnswer, Toolbox
 from astraflow_core.errors import EnvironmentFailed, PreflightError, PromptError
 from astraflow_core.types import Action, ComponentContext, Observation, Outcome, Prompt
-from astraflow_environments.actions import Messages, said, shortened
+from astraflow_environments.actions import Messages, said
 
 WHO = "environment 'mcp'"
 SEEDS = 2**31
@@ -33,7 +34,8 @@ class McpEnvironment:
         self._use = ConnectionUse(WHO, config.folder, config.tool_deadline_s, config.max_result)
         self._connection: McpConnection | None = None
         self._task, self._seed = Prompt(""), 0
-        self._toolbox = Toolbox([])
+        self._shown = ShownImages(config.max_images)
+        self._toolbox = Toolbox([], self._shown)
         self._left, self._score = 0, 0.0
         self._argument = ""
         self._counts: dict[str, float] = {}
@@ -45,13 +47,15 @@ class McpEnvironment:
         messages = _opening(task, self._config.reset is not None)
         connection = await self._connected()
         kept = {name for name in (self._config.reset, self._config.score) if name is not None}
-        self._toolbox = Toolbox([tool for tool in connection.tools if tool.name not in kept])
+        self._shown = ShownImages(self._config.max_images)
+        offered = [tool for tool in connection.tools if tool.name not in kept]
+        self._toolbox = Toolbox(offered, self._shown)
         for name in (*kept, *self._config.end_tools):
             connection.tool(name)
         self._argument = _only_argument(connection, self._config.text_tool)
         if self._config.reset is not None:
             shown = await self._hidden_call(connection, self._config.reset, "")
-            shown = shortened(shown, self._config.max_result)
+            shown = self._shown.of(bounded(shown, self._config.max_result))
             messages = (*messages, {"role": "user", "content": shown}) if shown else messages
         if not messages:
             raise PromptError(f"prompt {task.id!r} has no 'prompt', and the server shows nothing")
@@ -114,7 +118,12 @@ class McpEnvironment:
                 ended = answer.good and call.name in self._config.end_tools
             self._count(answer)
             messages.append(
-                {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": answer.text}
+                {
+                    "role": "tool",
+                    "tool_call_id": call.id,
+                    "name": call.name,
+                    "content": answer.content,
+                }
             )
         return tuple(messages), ended
 
@@ -122,12 +131,13 @@ class McpEnvironment:
         answer = await self._toolbox.call(tool, {self._argument: action.text.strip()})
         self._count(answer)
         ended = answer.good and tool in self._config.end_tools
-        return said(action, answer.text), ended
+        first, *rest = said(action, "")
+        return ({**first, "content": answer.content}, *rest), ended
 
     def _count(self, answer: ToolAnswer) -> None:
         self._counts["tool_calls" if answer.good else "tool_errors"] += 1
 
-    async def _hidden_call(self, connection: McpConnection, name: str, reply: str) -> str:
+    async def _hidden_call(self, connection: McpConnection, name: str, reply: str) -> Content:
         taken = connection.tool(name).parameters.get("properties", {})
         known = {"seed": self._seed, "reply": reply, **self._task.data.get("arguments", {})}
         given = {key: known[key] for key in taken if key in known}
@@ -141,7 +151,7 @@ class McpEnvironment:
         """The score; other numbers beside it are metrics."""
         name = self._config.score
         assert name is not None, "scored"
-        text = await self._hidden_call(connection, name, reply)
+        text = text_of(await self._hidden_call(connection, name, reply))
         found = _numbers(text)
         score = next((found.pop(key) for key in _SCORES if key in found), None)
         if score is None:

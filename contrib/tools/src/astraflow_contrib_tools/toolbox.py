@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from astraflow_contrib_tools.content import Content, ShownImages
 from astraflow_contrib_tools.results import ToolError
 from astraflow_core.errors import PreflightError
 from astraflow_gateway.chat.messages import ToolCall
@@ -16,14 +17,14 @@ LONGEST_NAME = 64
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """``call(arguments)`` gives the result as text, in time and not too long; :class:`ToolError` if there is none.
-    ``origin`` says whose tool it is."""
+    """``call(arguments)`` gives the result, in time and not too long; :class:`ToolError` if there is none. ``origin`` says whose tool
+    it is."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     origin: str
-    call: Callable[[Mapping[str, Any]], Awaitable[str]]
+    call: Callable[[Mapping[str, Any]], Awaitable[Content]]
 
     @property
     def offer(self) -> dict[str, Any]:
@@ -40,14 +41,15 @@ class Tool:
 class ToolAnswer:
     """What the model is shown for a call; ``good`` is false for an error."""
 
-    text: str
+    content: Content
     good: bool
 
 
 class Toolbox:
-    """Tools by name."""
+    """Tools by name; of their results those images are shown that ``shown`` allows."""
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
+    def __init__(self, tools: Iterable[Tool], shown: ShownImages) -> None:
+        self._shown = shown
         self._tools: dict[str, Tool] = {}
         for tool in tools:
             if other := self._tools.get(tool.name):
@@ -69,11 +71,11 @@ class Toolbox:
     async def call(self, name: str, arguments: str | Mapping[str, Any]) -> ToolAnswer:
         """What the model is shown for a call; ``arguments`` are an object, or the text that should be one."""
         try:
-            return ToolAnswer(await self._called(name, arguments), True)
+            return ToolAnswer(self._shown.of(await self._called(name, arguments)), True)
         except ToolError as error:
             return ToolAnswer(f"error: {error}", False)
 
-    async def _called(self, name: str, given: str | Mapping[str, Any]) -> str:
+    async def _called(self, name: str, given: str | Mapping[str, Any]) -> Content:
         tool = self._tools.get(name)
         if tool is None:
             raise ToolError(f"there is no tool {name!r:.80}; there are {', '.join(self._tools)}")

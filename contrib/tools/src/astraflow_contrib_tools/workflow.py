@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from astraflow_contrib_tools.config import ToolsConfig
+from astraflow_contrib_tools.content import ShownImages
 from astraflow_contrib_tools.functions import FunctionTools
 from astraflow_contrib_tools.python_interpreter import PythonInterpreter
 from astraflow_contrib_tools.toolbox import ToolAnswer, Toolbox
@@ -44,7 +45,7 @@ class ToolsWorkflow:
         self._episodes = Episodes(context.run, budget, config.calls == "python")
         self._functions = FunctionTools(config)
         self._python = None if config.python is None else PythonInterpreter(config)
-        Toolbox(self._functions.tools)  # refuses what cannot be offered
+        Toolbox(self._functions.tools, ShownImages(0))  # refuses what cannot be offered
         self._servers = _servers(config) if config.mcp else None
 
     async def run_episode(
@@ -74,7 +75,7 @@ class ToolsWorkflow:
             if not calls or number + 1 == self._config.max_turns:
                 return
             for call, answer in zip(calls, await self._answers(tools, calls), strict=True):
-                chat.answer_tool(call, answer.text)
+                chat.answer_tool(call, answer.content)
                 counts["tool_calls" if answer.good else "tool_errors"] += 1
                 self._reward(chat, turn, answer)
 
@@ -116,7 +117,8 @@ class ToolsWorkflow:
         async with AsyncExitStack() as stack:
             more = await stack.enter_async_context(self._servers.tools()) if self._servers else []
             own = [await stack.enter_async_context(self._python.tool())] if self._python else []
-            yield Toolbox([*self._functions.tools, *own, *more])
+            shown = ShownImages(self._config.max_images)
+            yield Toolbox([*self._functions.tools, *own, *more], shown)
 
 
 def _servers(config: ToolsConfig) -> McpServers:
