@@ -14,19 +14,21 @@ import numpy.typing as npt
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from astraflow_core.errors import WeightsError
+from astraflow_core.errors import UserError, WeightsError, WrongVersion
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.engine import VllmEngine
 from astraflow_plugin_vllm.server import VllmServer
 from astraflow_testing.conformance._models import qwen3
+from astraflow_testing.conformance._models.engine_adapter_tests import EngineAdapterTests
+from astraflow_testing.conformance.engine import EngineConformance, Subject, installed
 from astraflow_testing.conformance.subject import context
 from astraflow_wire.model_files.model_digest import digest_of_model
 
 pytestmark = pytest.mark.timeout(900)
 WriteModel = Callable[..., Path]
 PROMPT = np.array((5, 9, 3, 7), np.int32)
-RANK = 4
+RANK, NAMED = 4, 2
 KEYS: dict[str, dict[str, Any]] = {
     "cpu": {},
     # vLLM's kernels for adapters on GPUs take 16 bits only.
@@ -56,7 +58,8 @@ class Policy:
 def adapt(base: Path, folder: Path, version: int, rank: int = RANK, every: str = "_proj") -> Path:
     """An adapter file for every projection of ``base``, and beside it the merged weights."""
     random = np.random.default_rng(version)
-    adapter, merged = {}, dict(load_file(base / "model.safetensors"))
+    adapter: dict[str, Any] = {}
+    merged = dict(load_file(base / "model.safetensors"))
     for name, weight in list(merged.items()):
         if f"{every}.weight" in name:
             module = f"base_model.model.{name.removesuffix('.weight')}"
@@ -99,7 +102,9 @@ def lora_server(
     kept: Callable[[VllmServer], Iterator[VllmServer]],
 ) -> Iterator[VllmServer]:
     folder = tmp_path_factory.mktemp("server")
-    config = VllmConfig(max_batch=16, lora_rank=RANK, start_deadline_s=290, **KEYS[place])
+    config = VllmConfig(
+        max_batch=16, lora_rank=RANK, named_adapters=NAMED, start_deadline_s=290, **KEYS[place]
+    )
     model, log = write_model(folder / "model"), folder / "vllm.log"
     yield from kept(VllmServer(config, model, log, 0, environment, cpu=place == "cpu"))
 
@@ -113,7 +118,9 @@ def run(
 
     def go(scenario: Callable[[VllmEngine, Policy], Coroutine[Any, Any, None]]) -> None:
         async def main() -> None:
-            config = VllmConfig(url=lora_server.url, max_batch=16, lora_rank=RANK)
+            config = VllmConfig(
+                url=lora_server.url, max_batch=16, lora_rank=RANK, named_adapters=NAMED
+            )
             engine = VllmEngine(config, context("engine", tmp_path))
             async with asyncio.timeout(200):
                 await engine.start(policy.folder)
@@ -222,5 +229,68 @@ def test_a_whole_version_is_a_new_base_without_an_adapter(
         adapted = await engine.generate(request("adapted", 12))
         assert set(adapted.versions.tolist()) == {3}
         examine(other, adapted)
+
+    run(scenario)
+
+
+class TestNamedAdapters(EngineAdapterTests):
+    """What the suite demands of them, on that server; the rest of the suite runs on one without adapters."""
+
+    tolerance, deadline_s = 1e-4, 120.0
+
+    @pytest.fixture
+    def component(self, lora_server: VllmServer, place: str) -> Subject:
+        if place == "gpu":
+            pytest.skip("16 bits are not compared with float64 so closely")
+        keys = {"url": lora_server.url, "max_batch": 16, "lora_rank": RANK, "named_adapters": NAMED}
+        return installed("engine", "vllm", keys)
+
+    @pytest.fixture
+    def model(self, tmp_path: Path, write_model: WriteModel) -> Path:
+        return write_model(tmp_path / "model")
+
+    @pytest.fixture
+    def other(self, model: Path) -> Path:
+        return model / "model.safetensors"
+
+    run = EngineConformance.run
+    reference = EngineConformance.reference
+    examiner = EngineConformance.examiner
+
+
+def test_named_adapters_come_and_go_in_the_places_of_others(
+    run: Callable[..., None], place: str, tmp_path: Path
+) -> None:
+    """More of them than the server has places, beside versions without a name, which are never evicted; they end with a new base."""
+
+    async def scenario(engine: VllmEngine, policy: Policy) -> None:
+        for turn in range(2 * NAMED + 3):
+            version = 1 + turn % 3
+            await engine.load_adapter(f"slot-{turn % NAMED}", policy.source(version))
+            named = replace(request(f"r{turn}", 6), adapter=f"slot-{turn % NAMED}")
+            result = await engine.generate(named)
+            assert set(result.versions.tolist()) == {version}
+            examine(policy, result)
+        plain = await engine.generate(request("plain", 6))
+        assert set(plain.versions.tolist()) == {0}
+        examine(policy, plain)
+        with pytest.raises(UserError, match="as many as named_adapters allows"):
+            await engine.load_adapter("more", policy.source(1))
+        high = adapt(policy.folder, tmp_path, 9, rank=64)
+        with pytest.raises(WeightsError, match="above lora_rank = 4"):
+            await engine.load_adapter("slot-0", replace(policy.source(1), path=high))
+        running = asyncio.create_task(
+            engine.generate(replace(request("runs", 1500), adapter="slot-0"))
+        )
+        while not (await engine.health())["running"]:
+            await asyncio.sleep(0.01)
+        await swap(engine, policy.source(2))
+        with pytest.raises(WrongVersion, match="the base of the adapter 'slot-0' was replaced"):
+            await running
+        with pytest.raises(WrongVersion, match="is not loaded; engine 'vllm' has none"):
+            await engine.generate(replace(request("late", 2), adapter="slot-0"))
+        result = await engine.generate(request("version", 6))
+        assert set(result.versions.tolist()) == {2}
+        examine(policy, result)
 
     run(scenario)

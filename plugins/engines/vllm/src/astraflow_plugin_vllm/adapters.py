@@ -34,9 +34,11 @@ from astraflow_wire.model_files.tensor_file import lay_out
 
 
 class _Numbers(msgspec.Struct):
-    """Of each worker."""
+    """Of each worker, as texts."""
 
-    results: Annotated[list[int], msgspec.Meta(min_length=1)]
+    results: Annotated[
+        list[Annotated[str, msgspec.Meta(pattern="^[0-9]{1,9}$")]], msgspec.Meta(min_length=1)
+    ]
 
 
 class ServerAdapters:
@@ -80,7 +82,7 @@ class ServerAdapters:
             "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}
         )
         answer = await self._client.post("/collective_rpc", {"method": "newest_adapter"})
-        return from_json(answer, _Numbers, "/collective_rpc").results[0]
+        return int(from_json(answer, _Numbers, "/collective_rpc").results[0])
 
     async def remove(self, name: str, number: int) -> None:
         """Forget what :meth:`add` loaded."""

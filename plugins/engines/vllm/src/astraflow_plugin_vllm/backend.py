@@ -16,7 +16,7 @@ from astraflow_core.errors import AstraFlowError, PreflightError, WireError
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.types import GenerateResult, Images, WeightSource
 from astraflow_plugin_vllm import requests
-from astraflow_plugin_vllm.adapters import ServerAdapters
+from astraflow_plugin_vllm.adapters import NamedAdapters, ServerAdapters
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.images import RequestImages, features_of
 from astraflow_plugin_vllm.metrics import SAMPLED, metrics
@@ -26,6 +26,7 @@ from astraflow_plugin_vllm.updates import Reload, TransferUpdate, VersionUpdate,
 from astraflow_serving.buckets import Bucket
 from astraflow_serving.desk import Flight
 from astraflow_serving.differences import what_differs
+from astraflow_serving.engine import end_requests
 from astraflow_serving.http import ServerClient, ServerRefused, ServerSilent
 from astraflow_serving.model_folder import ModelFolder
 from astraflow_serving.server_backend import ModelServer, ServerBackend, ServerTimeouts, Version
@@ -80,6 +81,11 @@ class VllmBackend(ServerBackend):
             None
             if config.lora_rank is None
             else ServerAdapters(self.client, folder, self._session, config.lora_rank)
+        )
+        self.named = (
+            None
+            if self._adapters is None or not config.named_adapters
+            else NamedAdapters(self._adapters, config.named_adapters)
         )
         self._sampled_before = 0.0
         self._scored = 0
@@ -136,7 +142,7 @@ class VllmBackend(ServerBackend):
             self.folder.config.eos,
             salt,
             bool(stops),
-            self._adapter,
+            request.adapter or self._adapter,
             features_of(request.images, items, salt),
         )
         sampled = requests.SampledPieces(request)
@@ -165,20 +171,30 @@ class VllmBackend(ServerBackend):
         self, identifier: str, tokens: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.float32]:
         """Raw log-probs of ``tokens``."""
-        return await self._ask_score(identifier, tokens, ())
+        return await self._ask_score(identifier, tokens, (), self._adapter)
+
+    async def score_adapter(
+        self, identifier: str, tokens: npt.NDArray[np.int32], adapter: str
+    ) -> npt.NDArray[np.float32]:
+        """As :meth:`score`, with an adapter by its name at the server."""
+        return await self.while_it_lasts(self._ask_score(identifier, tokens, (), adapter))
 
     async def score_images(
         self, identifier: str, tokens: npt.NDArray[np.int32], images: Images
     ) -> npt.NDArray[np.float32]:
         """As :meth:`score`, of tokens with images."""
-        return await self.while_it_lasts(self._ask_score(identifier, tokens, images))
+        return await self.while_it_lasts(self._ask_score(identifier, tokens, images, self._adapter))
 
     async def _ask_score(
-        self, identifier: str, tokens: npt.NDArray[np.int32], images: Images
+        self,
+        identifier: str,
+        tokens: npt.NDArray[np.int32],
+        images: Images,
+        adapter: str | None,
     ) -> npt.NDArray[np.float32]:
         items = await self.images.packed(tokens, images)
         features = features_of(images, items, self._salt)
-        body = requests.body_of_score(self._name(identifier), tokens, self._adapter, features)
+        body = requests.body_of_score(self._name(identifier), tokens, adapter, features)
         answer = await self.client.ask(requests.PATH, body)
         self._scored += 1
         return requests.read_scores(answer, tokens)
@@ -198,7 +214,7 @@ class VllmBackend(ServerBackend):
         await self.routes.tell_others("/abort_requests", {"request_ids": names})
 
     async def load(self, source: WeightSource) -> None:
-        """A whole version, or an adapter for the one that is loaded whole."""
+        """A whole version, or an adapter for the one that is loaded whole. Adapters that requests name end."""
         if self._adapters is None or source.kind == "full":
             await super().load(source)
             self._whole = self.loaded
@@ -207,6 +223,16 @@ class VllmBackend(ServerBackend):
         else:
             await asyncio.to_thread(self._adapters.check, source)
             await self.replace(Version(source.version, (source.path,), source.kind))
+        await self._end_named()
+
+    async def _end_named(self) -> None:
+        if self.named is None:
+            return
+        flights = [flight for flight in self.desk.running if flight.request.adapter]
+        for flight in flights:
+            flight.superseded = True
+        await self.named.clear()
+        await end_requests(self, flights)
 
     async def bring(self, version: Version) -> None:
         """By the protocol that the key ``update`` names; adapters by their own."""
@@ -232,6 +258,7 @@ class VllmBackend(ServerBackend):
         self._whole = self.loaded
         if self._adapters is not None:
             self._adapters.rebase("")
+        await self._end_named()
 
     async def progress(self) -> float:
         """As the servers count that may run requests of ours. Another replica's that is gone runs none."""
@@ -241,6 +268,12 @@ class VllmBackend(ServerBackend):
             with contextlib.suppress(AstraFlowError):
                 sampled += (await metrics(client)).get(SAMPLED, 0.0)
         return sampled
+
+    async def close(self) -> None:
+        """As of every server; adapters have files."""
+        await super().close()
+        if self.named is not None:
+            self.named.close()
 
     async def sleep(self, level: int) -> None:
         """Give memory back; what runs ends with what it has."""

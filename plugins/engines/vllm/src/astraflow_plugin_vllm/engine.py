@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.errors import UserError
+from astraflow_core.errors import UserError, WrongVersion
 from astraflow_core.types import (
     ComponentContext,
     GenerateRequest,
     GenerateResult,
     Images,
     LogprobSemantics,
+    WeightSource,
 )
+from astraflow_plugin_vllm.adapters import NamedAdapters
 from astraflow_plugin_vllm.backend import VllmBackend, context_length
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.images import RequestImages
@@ -79,9 +82,20 @@ class VllmEngine(DeskEngine[VllmBackend]):
         return VllmServer(self._config, model, log_file, self._context.seed)
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
-        """Sample one sequence; images that cannot be read are refused before it waits."""
+        """Sample one sequence; images that cannot be read are refused before it waits. A request that names an adapter keeps the
+        one that has its name now."""
         await self._running.images.read(request.prompt, request.images)
-        return await super().generate(request)
+        if not request.adapter:
+            return await super().generate(request)
+        async with self._named.used(request.adapter, request.pinned_version) as held:
+            own = replace(request, adapter=held.server_name, pinned_version=None)
+            try:
+                result = await super().generate(own)
+            except WrongVersion as error:
+                raise WrongVersion(
+                    f"request {request.id!r}: the base of the adapter {request.adapter!r} was replaced"
+                ) from error
+            return replace(result, versions=np.full_like(result.versions, held.version))
 
     async def score_images(
         self, tokens: npt.NDArray[np.int32], images: Images
@@ -90,6 +104,38 @@ class VllmEngine(DeskEngine[VllmBackend]):
         backend = self._running
         await backend.images.read(tokens, images)
         return await self._scored(tokens, lambda name: backend.score_images(name, tokens, images))
+
+    @property
+    def most_adapters(self) -> int:
+        """The key ``named_adapters``."""
+        return self._config.named_adapters
+
+    @property
+    def _named(self) -> NamedAdapters:
+        named = self._running.named
+        if named is None:
+            raise UserError(
+                "engine 'vllm' serves adapters by name only with named_adapters above 0"
+            )
+        return named
+
+    async def load_adapter(self, name: str, source: WeightSource | None) -> None:
+        """While requests run. Each adapter is one of the server's own."""
+        try:
+            await self._named.load(name, source)
+        except (ServerSilent, ServerRefused) as error:
+            raise await self._running.explain(error) from error
+
+    async def score_adapter(
+        self, name: str, tokens: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.float32]:
+        """As :meth:`score`, with an adapter."""
+        backend = self._running
+        async with self._named.used(name) as held:
+            return await self._scored(
+                tokens,
+                lambda identifier: backend.score_adapter(identifier, tokens, held.server_name),
+            )
 
     async def join(self, rendezvous: Rendezvous) -> None:
         """Take part in a group in which the trainer broadcasts versions (capability ``weights.collective``).

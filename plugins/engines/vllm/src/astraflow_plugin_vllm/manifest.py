@@ -31,6 +31,7 @@ def astraflow_engines() -> list[Component]:
                     "weights.ipc",
                     "sleep",
                     "lora",
+                    "adapters",
                 }
             ),
         )
