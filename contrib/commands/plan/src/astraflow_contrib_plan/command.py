@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astraflow_core.errors import UserError
@@ -33,6 +34,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--launcher",
         action="store_true",
         help="print only the files that the run's launcher generates, such as a batch script for Slurm",
+    )
+    sky = parser.add_argument_group("SkyPilot")
+    sky.add_argument(
+        "--skypilot",
+        type=Path,
+        metavar="ARTIFACT",
+        help="print only the task file with which SkyPilot runs this artifact of FILE",
+    )
+    sky.add_argument(
+        "--nodes", type=int, default=1, metavar="N", help="nodes of the task; default: 1"
+    )
+    sky.add_argument(
+        "--accelerators", default="", metavar="NAME:N", help="GPUs of each node, such as H100:8"
     )
     hardware = parser.add_argument_group("hardware; without GPUs, the memory of the host")
     hardware.add_argument(
@@ -79,6 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "plan run.toml --gpus 8 --gpu-memory-gb 80 --tokens-per-s 20000 --gpu-cost-per-hour 3.5",
         "plan examples/quickstart.toml --from quickstart-20260102-030405",
         "plan run.toml --launcher --set launcher.use=slurm",
+        "plan run.toml --skypilot run.afpack --nodes 2 --accelerators H100:8",
     )
 
 
@@ -101,6 +116,12 @@ def run(arguments: argparse.Namespace) -> int:
         from astraflow_contrib_plan.generated import generated_files
 
         _print_files(generated_files(loaded, arguments.file, arguments.overrides), arguments.json)
+        return 0
+    if arguments.skypilot is not None:
+        from astraflow_contrib_plan.skypilot import SkyRequest, skypilot_task
+
+        request = SkyRequest(arguments.skypilot, arguments.nodes, arguments.accelerators)
+        print_line(skypilot_task(loaded, arguments.file, arguments.overrides, request).rstrip("\n"))
         return 0
     plan = plan_run(loaded, hardware)
     other = None
