@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from astraflow_testing.runs import EndedCommand, User, live_processes
+from astraflow_testing.runs import EndedCommand, User, live_commands
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -58,12 +57,7 @@ def pid_of(user: User, *words: str) -> int:
 
 
 def processes(user: User, *words: str) -> list[int]:
-    found = []
-    for pid in live_processes(user.marker):
-        with contextlib.suppress(OSError):  # it has ended since
-            if {*words} <= {*Path(f"/proc/{pid}/cmdline").read_text().split("\0")}:
-                found.append(pid)
-    return found
+    return [pid for pid, line in live_commands(user.marker).items() if {*words} <= {*line}]
 
 
 def reports(directory: Path) -> list[dict[str, Any]]:

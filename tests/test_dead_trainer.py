@@ -14,7 +14,7 @@ import pytest
 from bench.campaign.marks import given_file
 from bench.campaign.verdict import Verdict, of_notes, of_updates
 
-from astraflow_testing.runs import User, live_processes
+from astraflow_testing.runs import User, live_commands
 
 pytestmark = [
     pytest.mark.slow,
@@ -116,10 +116,7 @@ def counts(directory: Path) -> dict[str, int]:
 
 def trainer_of(user: User, policy: str) -> int:
     (pid,) = (
-        pid
-        for pid in live_processes(user.marker)
-        if {"trainer", policy}
-        <= set(Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0"))
+        pid for pid, line in live_commands(user.marker).items() if {"trainer", policy} <= set(line)
     )
     return pid
 

@@ -17,7 +17,7 @@ import pytest
 
 from astraflow_runtime.launch.planning.leftovers import clear_leftovers
 from astraflow_runtime.launch.planning.resume import LEFT_BEHIND
-from astraflow_testing.runs import EndedCommand, User, live_processes
+from astraflow_testing.runs import EndedCommand, User, live_commands, live_processes
 from astraflow_testing.small_disk import CannotMount, SmallDisk, small_disk
 
 pytestmark = [
@@ -77,8 +77,7 @@ def wait_for_steps(user: User, disk: SmallDisk, count: int) -> Path:
 
 
 def pid_of(user: User, words: tuple[str, ...]) -> int | None:
-    for pid in live_processes(user.marker):
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    for pid, line in live_commands(user.marker).items():
         if all(word in line for word in words):
             return pid
     return None

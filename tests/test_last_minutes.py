@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
 
-from astraflow_testing.runs import TABLE_RUN, EndedCommand, User, live_processes
+from astraflow_testing.runs import TABLE_RUN, EndedCommand, User, live_commands
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -67,12 +67,7 @@ def start(user: User, trainer: str, *overrides: str) -> subprocess.Popen[str]:
 
 def pid_of(user: User, word: str) -> int:
     """The one process of the user's run with this word on its command line."""
-    found = []
-    for pid in live_processes(user.marker):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
-            if word in Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0"):
-                found.append(pid)
-    (pid,) = found
+    (pid,) = (pid for pid, line in live_commands(user.marker).items() if word in line)
     return pid
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from astraflow_testing.runs import TABLE_RUN, EndedCommand, User, live_processes
+from astraflow_testing.runs import TABLE_RUN, EndedCommand, User, live_commands, live_processes
 
 pytestmark = [
     pytest.mark.timeout(150),
@@ -27,8 +27,7 @@ SLOWLY = ("policies.solver.trainer.step_s=0.05", "checkpoint.every=4")
 def pid_of(user: User, *words: str) -> int:
     """The process of the user's run that has these words on its command line."""
     found = []
-    for pid in live_processes(user.marker):
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    for pid, line in live_commands(user.marker).items():
         if all(word in line for word in words):
             found.append(pid)
     (pid,) = found

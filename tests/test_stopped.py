@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from astraflow_testing.runs import EndedCommand, User, live_processes
+from astraflow_testing.runs import EndedCommand, User, live_commands, live_processes
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -39,9 +39,8 @@ WORDS = {
 def pid_of(user: User, name: str) -> int:
     """The process of that name among those of the user's run."""
     found = []
-    for pid in live_processes(user.marker):
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
-        words = line.split("\0")
+    for pid, words in live_commands(user.marker).items():
+        line = "\0".join(words)
         whole = [word for word in WORDS[name] if "/" not in word]
         if all(word in words for word in whole) and all(word in line for word in WORDS[name]):
             found.append(pid)

@@ -25,7 +25,7 @@ from astraflow_runtime.raas.engines.offering import _publish
 from astraflow_runtime.trainer.recovery import Recovery
 from astraflow_testing.conformance._models.trainer_rig import PolicyGradient, ragged_batch, ready
 from astraflow_testing.conformance.subject import context, installed
-from astraflow_testing.runs import TABLE_RUN, EndedCommand, User, live_processes
+from astraflow_testing.runs import TABLE_RUN, EndedCommand, User, live_commands
 from astraflow_tiny_model.folder import write_tiny_model
 from astraflow_wire.http.recovery import RecoverableVersions
 from astraflow_wire.messages import AnnouncementMessage
@@ -40,8 +40,7 @@ SLOWLY = f"run.steps={STEPS}", "policies.solver.trainer.step_s=0.1"
 
 def kill_trainer(user: User) -> None:
     """As the kernel does it."""
-    for pid in live_processes(user.marker):
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    for pid, line in live_commands(user.marker).items():
         if "trainer" in line:
             os.kill(pid, signal.SIGKILL)
             return
@@ -133,8 +132,7 @@ TWO_RANKS = "policies.solver.trainer.ranks=2", "run.deadline_s=30"
 def ranks_of_trainer(user: User) -> tuple[list[int], list[int]]:
     """The processes of rank 1, and those of all ranks with torchrun, which started them."""
     ones, every = [], []
-    for pid in live_processes(user.marker):
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    for pid, line in live_commands(user.marker).items():
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         if "trainer" in line:
             every.append(pid)

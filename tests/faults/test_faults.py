@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from astraflow_testing.runs import TABLE_RUN, EndedCommand, User, live_processes
+from astraflow_testing.runs import TABLE_RUN, EndedCommand, User, live_commands
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
@@ -89,11 +89,7 @@ def test_a_receiver_that_is_killed_in_the_middle_of_a_fetch_leaves_nothing(user:
     process = user.start(*arguments(user, "run.steps=40", stall_at=5, stall_publishes=10**9))
     user.wait_for(lambda: any(map(faults, user.directory.glob("runs/*"))))
     directory = next(user.directory.glob("runs/*"))
-    (victim,) = [
-        pid
-        for pid in live_processes(user.marker)
-        if b"\0raas\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    (victim,) = [pid for pid, line in live_commands(user.marker).items() if "raas" in line]
     partial = list(directory.rglob("*.part"))
     os.kill(victim, signal.SIGKILL)
     ended = user.end(process, 90)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from astraflow_runtime.rollouts.reader import RolloutReader
-from astraflow_testing.runs import TABLE_RUN, User, live_processes
+from astraflow_testing.runs import TABLE_RUN, User, live_commands
 
 pytestmark = [pytest.mark.timeout(150), pytest.mark.slow]
 
@@ -54,11 +54,7 @@ def user(tmp_path: Path, someone: Callable[[Path], User]) -> Iterator[User]:
 
 
 def dataflow_of(user: User) -> int:
-    (pid,) = (
-        pid
-        for pid in live_processes(user.marker)
-        if b"dataflow" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    )
+    (pid,) = (pid for pid, line in live_commands(user.marker).items() if "dataflow" in line)
     return pid
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from astraflow_testing.runs import TABLE_RUN, User, live_processes
+from astraflow_testing.runs import TABLE_RUN, User, live_commands
 
 _WORKFLOW = '''
 from astraflow_core.types import Trajectory
@@ -78,9 +78,8 @@ def placement(directory: Path) -> dict[str, str]:
 
 def kill_process(user: User, name: str) -> None:
     """SIGKILL to the RaaS ``name`` of the user's run, on whatever host of this machine it is."""
-    for pid in live_processes(user.marker):
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if command[-2:-1] == [name.encode()] and b"raas" in command and b"become" not in command:
+    for pid, command in live_commands(user.marker).items():
+        if command[-2:-1] == [name] and "raas" in command and "become" not in command:
             os.kill(pid, signal.SIGKILL)
             return
     raise AssertionError(f"no process of {name} is running\n{user.last_words()}")

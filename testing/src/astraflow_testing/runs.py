@@ -79,20 +79,27 @@ class EndedCommand:
         return dict(json.loads((self.run_directory / "summary.json").read_text()))
 
 
-def live_processes(marker: str) -> list[int]:
-    """Processes whose command line or environment names ``marker``, zombies left out."""
-    found = []
+def live_commands(marker: str) -> dict[int, list[str]]:
+    """Processes whose command line or environment names ``marker``, zombies left out, and their command lines as they were
+    at one moment: a process may be gone, or another program, when it is looked at again."""
+    found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            command = (entry / "cmdline").read_bytes()
+            text = command + (entry / "environ").read_bytes()
             zombie = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         if marker.encode() in text and not zombie:
-            found.append(int(entry.name))
+            found[int(entry.name)] = command.decode(errors="replace").split("\0")
     return found
+
+
+def live_processes(marker: str) -> list[int]:
+    """The processes of :func:`live_commands`."""
+    return list(live_commands(marker))
 
 
 class User:
