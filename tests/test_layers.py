@@ -42,7 +42,7 @@ SEAMS = LOW | {"protocols", "component", "hookspecs"}
 CHOICE = {"catalog", "config", "nested"}
 SERVICES = {"dataflow", "raas", "trainer"}
 SHARED = {
-    "audit_log", "telemetry", "config", "device_turn", "file_lock", "hooks", "logprob_gap", "models", "package_skew",
+    "audit_log", "telemetry", "config", "device_turn", "file_lock", "forking", "hooks", "logprob_gap", "models", "package_skew",
     "rollouts",
 }  # fmt: skip
 PARTS: dict[str, dict[str, set[str]]] = {
@@ -57,6 +57,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
     "runtime": {
         **{part: set() for part in SHARED},
         "config": {"hooks"},
+        "forking": {"config", "models"},
         "device_turn": {"file_lock"},
         "published": set(),
         "manifest": {"launch", "cli", "published"},  # as strings

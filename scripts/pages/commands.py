@@ -25,6 +25,8 @@ _VARIABLES = {
     "ASTRAFLOW_DRY_CALL_S": "seconds that the dry call of workflow and reward may take before a run starts (10); `none` leaves it out",
     "ASTRAFLOW_ENVIRONMENTS": "folder for environments alone; `scripts/dev.py` sets it for tests, since an "
     "environment holds the sources that made it, and two checkouts would take it from each other",
+    "ASTRAFLOW_IMPORTS": "`own`: each process of a local run is started and imports by itself; otherwise those of one interpreter are "
+    "forked from one that has imported what they need",
     "ASTRAFLOW_LOG_LEVEL": "what the processes of a run log: `debug`, `info`, `warning` or `error`",
     tls.AUTHORITY: "certificate of the run's authority: a client of a run with `[tls]` needs it",
     tls.CERTIFICATE: "certificate of this host, for a service, or a client where the run asks for certificates of clients",

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from astraflow_runtime.forking.client import CHOICE, OWN
 from astraflow_testing.forked_runs import ForkedUser, RunForkServer
 from astraflow_testing.runs import User, live_processes
 
@@ -54,7 +55,7 @@ def somebody(folder: Path, forks: RunForkServer | None) -> User:
     )
     (info / "entry_points.txt").write_text("[astraflow]\nreporting = reporting_manifest\n")
     user.write("reporting_manifest.py", REPORTING)
-    user.environment |= {"LINGER": "0", "ASTRAFLOW_TEST_MARKER": "same"}
+    user.environment |= {"LINGER": "0", "ASTRAFLOW_TEST_MARKER": "same", CHOICE: OWN}
     return user
 
 

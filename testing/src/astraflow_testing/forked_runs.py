@@ -9,33 +9,36 @@ other. All other programs are started as ever. Linux only.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures.thread
 import contextlib
-import ctypes
-import gc
 import importlib.metadata
 import inspect
 import json
-import logging
 import os
 import pkgutil
-import runpy
-import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import asdict
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any, NoReturn
 
 from astraflow_core.component import Component
+from astraflow_runtime.forking.becoming import (
+    ROOM,
+    ROOM_VARIABLE,
+    ModuleProcess,
+    become,
+    is_noted,
+    note_what_is_imported,
+)
+from astraflow_runtime.forking.client import CHOICE, OWN
+from astraflow_runtime.forking.server import MOST_BYTES, serve
 from astraflow_testing.runs import User
+from astraflow_wire.host.parent import adopting_orphans
 
 MODULES = (
     "astraflow_runtime",
@@ -67,12 +70,6 @@ torch has run before a fork."""
 COMMAND = "command"
 START_S = 180.0
 """For all imports, on a machine with much other work too."""
-_MOST_BYTES = 1 << 17
-_PR_SET_CHILD_SUBREAPER = 36
-ROOM_VARIABLE = "ASTRAFLOW_TEST_ROOM"
-ROOM = "-" * 20_000
-"""The server has this among its arguments and in its environment: room for those of its forks."""
-_PR_SET_PDEATHSIG = 1
 
 IDLE_THREADS = {"MainThread", "end-with-parent", "loop-watchdog", "presence"}
 """The one that forks, and those that sleep, without any lock."""
@@ -81,26 +78,10 @@ _WAITING = (
     asyncio.ThreadedChildWatcher._do_waitpid.__code__,  # type: ignore[attr-defined]
 )
 
-_imported: set[str] = set()
-_path: list[str] = []
-_kept: list[Any] = []
-"""What is the parent's and must not be freed: that would close descriptors that are others here."""
-
 _exec = subprocess._fork_exec  # type: ignore[attr-defined]
 
 
-@dataclass(frozen=True)
-class WantedProcess:
-    """What ``subprocess`` asks for, as far as it matters here."""
-
-    words: list[str]
-    directory: str
-    environment: dict[str, str]
-    new_session: bool
-    dies_with_parent: bool
-
-
-def wanted(arguments: Sequence[Any], how: Sequence[Any]) -> WantedProcess | None:
+def wanted(arguments: Sequence[Any], how: Sequence[Any]) -> ModuleProcess | None:
     """The arguments of ``subprocess._fork_exec``; None if that is no module to be forked."""
     words = [os.fsdecode(word) for word in arguments]
     shim = len(words) > 5 and words[1:3] == ["-I", "-S"] and Path(words[3]).name == "shim.py"
@@ -112,7 +93,7 @@ def wanted(arguments: Sequence[Any], how: Sequence[Any]) -> WantedProcess | None
         pairs = (os.fsdecode(pair).partition("=") for pair in how[4])
         environment = {name: value for name, _, value in pairs}
     directory = os.getcwd() if how[3] is None else os.fsdecode(how[3])
-    return WantedProcess(words, directory, environment, bool(how[14]), shim)
+    return ModuleProcess(words, directory, environment, bool(how[14]), shim)
 
 
 def fork_or_exec(arguments: Sequence[Any], *how: Any) -> int:
@@ -123,14 +104,14 @@ def fork_or_exec(arguments: Sequence[Any], *how: Any) -> int:
     pid = os.fork()
     if pid == 0:
         kept = [fd for fd in how[2] if fd != how[12]]
-        become(**asdict(asked), streams=(how[5], how[8], how[10]), kept=kept)
+        become(asked, streams=(how[5], how[8], how[10]), kept=kept)
     return pid
 
 
 def _has_loaded_extensions() -> bool:
     """Whether this fork has imported a module in C that the server has not, such as torch: it would be imported once more
     by a fork of this one, and few such modules can be."""
-    own = (sys.modules[name] for name in sys.modules.keys() - _imported)
+    own = (module for name, module in list(sys.modules.items()) if not is_noted(name))
     origins = (getattr(getattr(module, "__spec__", None), "origin", None) for module in own)
     return any(str(origin).endswith(tuple(EXTENSION_SUFFIXES)) for origin in origins)
 
@@ -175,13 +156,9 @@ class RunForkServer:
         streams = [fd for fd in (how[5], how[8], how[10]) if fd >= 0]
         given = [fd >= 0 for fd in (how[5], how[8], how[10])]
         message = json.dumps({"given": given, **asdict(asked)}).encode()
-        with self._lock:
-            _adopt(True)
-            try:
-                socket.send_fds(self._channel, [message], streams)
-                return int(self._channel.recv(_MOST_BYTES))
-            finally:
-                _adopt(False)
+        with self._lock, adopting_orphans():
+            socket.send_fds(self._channel, [message], streams)
+            return int(self._channel.recv(MOST_BYTES))
 
     def close(self) -> None:
         """The server ends; its forks do not."""
@@ -194,44 +171,13 @@ class ForkedUser(User):
 
     def __init__(self, directory: Path, forks: RunForkServer) -> None:
         super().__init__(directory)
+        self.environment[CHOICE] = OWN  # all is imported already
         self._forks = forks
 
     def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
         """Start `astraflow ARGUMENTS`."""
         with self._forks.forking():
             return super().start(*arguments)
-
-
-def _adopt(yes: bool) -> None:
-    """Whether this process becomes the parent of orphans among its descendants."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
-
-
-def serve(channel: socket.socket) -> None:
-    """Fork what is asked for, until the other end is closed."""
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(channel, _MOST_BYTES, 3)
-        if not message:
-            return
-        asked = json.loads(message)
-        left = iter(descriptors)
-        streams = [next(left) if there else -1 for there in asked.pop("given")]
-        reader, writer = os.pipe()
-        between = os.fork()
-        if between == 0:
-            # Once this one ends, the nearest ancestor that adopts orphans is the parent.
-            between = os.getpid()
-            pid = os.fork()
-            if pid == 0:
-                while os.getppid() == between:
-                    time.sleep(0.001)
-                become(**asked, streams=streams, kept=[])
-            os.write(writer, str(pid).encode())
-            os._exit(0)
-        os.waitpid(between, 0)
-        channel.send(os.read(reader, 32))
-        for fd in (reader, writer, *descriptors):
-            os.close(fd)
 
 
 def _import_everything(heavy: bool) -> None:
@@ -273,7 +219,7 @@ def write_command(folder: Path) -> None:
     program = folder / "astraflow"
     program.write_text(f"""#!/bin/sh
 if test "$1" = run; then
-    export {ROOM_VARIABLE}={ROOM}
+    export {CHOICE}={OWN} {ROOM_VARIABLE}={ROOM}
     exec "{sys.executable}" -m {__name__} {COMMAND} {ROOM} "$@"
 fi
 exec "{Path(sys.executable).parent}/astraflow" "$@"
@@ -296,113 +242,6 @@ def import_and_fork(heavy: bool) -> None:
     _import_everything(heavy)
     note_what_is_imported()
     subprocess._fork_exec = fork_or_exec  # type: ignore[attr-defined]
-
-
-def note_what_is_imported() -> None:
-    """Forks keep these modules, and no other that their parents import."""
-    _imported.update(sys.modules)
-    _path.extend(sys.path[1:])
-
-
-def become(
-    words: Sequence[str],
-    directory: str,
-    environment: Mapping[str, str],
-    new_session: bool,
-    dies_with_parent: bool,
-    streams: Sequence[int],
-    kept: Sequence[int],
-) -> NoReturn:
-    """Run ``python -m MODULE …`` and exit, whatever happens."""
-    code = 1
-    try:
-        os.environ.clear()
-        os.environ.update(environment)
-        _tell_in_proc(words, environment)
-        if dies_with_parent:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        _reset_signals()
-        _pass(streams, kept)
-        os.chdir(directory)
-        if new_session:
-            os.setsid()
-        _forget_the_parent()
-        code = _run(words)
-    except BaseException:  # noqa: BLE001 - nothing may return into what the parent was doing
-        traceback.print_exc()
-    finally:
-        os._exit(code)
-
-
-def _reset_signals() -> None:
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def _pass(streams: Sequence[int], kept: Sequence[int]) -> None:
-    """Only the standard streams and ``kept`` stay open."""
-    copies = [os.dup(fd) if fd >= 0 else -1 for fd in streams]  # none is 0, 1 or 2
-    for number, fd in enumerate(copies):
-        if fd >= 0:
-            os.dup2(fd, number)
-    first = 3
-    for fd in sorted(kept):
-        os.closerange(first, fd)
-        os.set_inheritable(fd, True)
-        first = fd + 1
-    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
-
-
-def _tell_in_proc(words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """``/proc/self/cmdline`` and ``environ`` are the memory in which the kernel put those of the server."""
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    arguments, end_of_arguments, variables, end_of_variables = map(int, fields[45:49])
-    pairs = [f"{name}={value}" for name, value in environment.items()]
-    for texts, begin, end in (
-        (words, arguments, end_of_arguments),
-        (pairs, variables, end_of_variables),
-    ):
-        text = b"".join(os.fsencode(part) + b"\0" for part in texts)[: end - begin - 1]
-        ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
-
-
-def _forget_the_parent() -> None:
-    _kept.extend((dict(sys.modules), sys.stdin, sys.stdout, sys.stderr, logging.root.handlers[:]))
-    gc.freeze()
-    for name in sys.modules.keys() - _imported:
-        del sys.modules[name]
-    more = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    sys.path[:] = [os.getcwd(), *more, *_path]
-    importlib.invalidate_caches()
-    atexit._clear()
-    logging.root.handlers.clear()
-    asyncio._set_running_loop(None)
-    sys.stdin = os.fdopen(0, closefd=False)
-    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False, errors="backslashreplace")
-
-
-def _run(words: Sequence[str]) -> int:
-    module = words[2]
-    if not hasattr(sys.modules.get(module), "__path__"):
-        sys.modules.pop(module, None)  # runpy warns of one that is imported
-    sys.argv = ["", *words[3:]]
-    code: Any = 0
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        code = end.code
-        if isinstance(code, str):
-            sys.stderr.write(f"{code}\n")
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    return code if isinstance(code, int) else int(code is not None)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from astraflow_engine_host.spec import child_environment
+from astraflow_runtime.raas.forked_child import ForkedChild, forked
 
 _KEPT_BYTES = 4096
 _LAST_WORDS_S = 1.0
@@ -20,7 +21,7 @@ _LAST_WORDS_S = 1.0
 class Child:
     """One child of the RaaS. Its output goes where ours goes: to the log of the RaaS."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | ForkedChild) -> None:
         self._process = process
         self.pid = process.pid
         self._said = b""
@@ -40,17 +41,16 @@ class Child:
         """Start ``python -m module spec``, or ``python THROUGH -m module spec`` with a program that
         starts it; raises :class:`OSError` if the interpreter does not exist.
         """
+        words = [python or sys.executable, *through, "-m", module, str(spec), *map(str, fds)]
+        variables = child_environment(token, environment)
+        if not fds and (child := await forked(words, variables)) is not None:
+            return cls(child)
         return cls(
             await asyncio.create_subprocess_exec(
-                python or sys.executable,
-                *through,
-                "-m",
-                module,
-                str(spec),
-                *map(str, fds),
+                *words,
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
-                env=child_environment(token, environment),
+                env=variables,
                 pass_fds=fds,
                 start_new_session=True,
             )

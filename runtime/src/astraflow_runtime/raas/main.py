@@ -34,6 +34,7 @@ from astraflow_runtime.raas.episodes.loop_watchdog import WARN_S, LoopWatchdog
 from astraflow_runtime.raas.episodes.policy_engine import PolicyHandle
 from astraflow_runtime.raas.episodes.tokenizer import FolderTokenizer
 from astraflow_runtime.raas.episodes.workflows import build_scorer, build_workflow
+from astraflow_runtime.raas.forked_child import serve_forks
 from astraflow_runtime.raas.monitor import monitor_app, write_address
 from astraflow_runtime.raas.rewards.pool import RewardPool
 from astraflow_runtime.raas.service import RaasService
@@ -62,6 +63,7 @@ def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, nam
 
     Any other end is logged as one line, and passed to the hook ``astraflow_run_ended``.
     """
+    serve_forks()
     configure_logging(name)
     end_with_parent()
     retain_freed_memory()

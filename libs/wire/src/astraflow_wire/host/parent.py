@@ -8,13 +8,15 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from astraflow_wire.host.processes import look_at
 
 LAUNCHER = "ASTRAFLOW_LAUNCHER"
 """Environment variable: set by a launcher whose processes must not outlive it."""
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _LOOK_EVERY_S = 0.5
 _NOBODY = 0
 """Parent of the first process."""
@@ -32,6 +34,19 @@ def adopt_orphans() -> None:
     elsewhere nothing happens. Not inherited by ``fork``."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """:func:`adopt_orphans` within the context, on Linux."""
+    before = ctypes.c_int()
+    library = ctypes.CDLL(None)
+    library.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    adopt_orphans()
+    try:
+        yield
+    finally:
+        library.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
 
 def end_with_parent() -> None:

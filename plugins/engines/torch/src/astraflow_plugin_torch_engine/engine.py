@@ -31,6 +31,7 @@ from astraflow_plugin_torch_engine.reading import ImageReader
 from astraflow_plugin_torch_engine.receiving import BroadcastMembership
 from astraflow_plugin_torch_engine.sampling import SEMANTICS
 from astraflow_serving.tokens import check_request, check_tokens
+from astraflow_torch_weights.preloading import preload as preload
 
 _CLOSE_SECONDS = 60.0
 

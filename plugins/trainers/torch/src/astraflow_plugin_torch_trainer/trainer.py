@@ -41,6 +41,7 @@ from astraflow_torch_training.optimizer import (
 )
 from astraflow_torch_training.trees import check_trees, obstacle_to_trees
 from astraflow_torch_weights.batch_invariant import make_batch_invariant
+from astraflow_torch_weights.preloading import preload as preload
 from astraflow_training.layouts import cut, layout_for
 from astraflow_training.micro_batches import MicroBatch, check_context
 from astraflow_training.schedule import lr_factor

@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
 from astraflow_core.protocols.launcher import ProcessSpec, ProcessState
 from astraflow_core.types import ComponentContext
+from astraflow_runtime.forking.becoming import ModuleProcess
+from astraflow_runtime.forking.client import OURS, ForkServer, is_possible
 from astraflow_runtime.launch.local import shim
 from astraflow_runtime.launch.local.config import LocalLauncherConfig
 from astraflow_runtime.launch.local.threads import VARIABLES, threads_each, usable_cores
@@ -27,12 +29,24 @@ from astraflow_wire.host.sockets import remove_orphaned_sockets
 _POLL_S = 0.02
 _TAIL_BYTES = 65536
 _LAST_LINES = 12
+_IMPORTED = (
+    "aiohttp",
+    "astraflow_engine_host.main",
+    "astraflow_runtime.raas.main",
+    "astraflow_runtime.trainer.main",
+    "encodings.idna",
+    "uvicorn.protocols.http.auto",
+)
+"""What trainers, RaaS and engine hosts import at their start or a little later."""
+_FORKED = ("raas", "trainer")
+"""Roles that import much. The dataflow is there before others have imported theirs."""
 
 
 @dataclass
 class _Child:
     spec: ProcessSpec
-    process: subprocess.Popen[bytes]
+    pid: int
+    started: subprocess.Popen[bytes] | None = None
     exit_code: int | None = None
     restarts: int = 0
     cpu_s: float = 0.0
@@ -41,17 +55,19 @@ class _Child:
         """Note the end and its CPU time, if it ended; whatever it left in its group is killed."""
         if self.exit_code is not None:
             return True
-        pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
+        pid, status, usage = os.wait4(self.pid, os.WNOHANG)
         if pid == 0:
             return False
-        self.exit_code = self.process.returncode = os.waitstatus_to_exitcode(status)
+        self.exit_code = os.waitstatus_to_exitcode(status)
+        if self.started is not None:
+            self.started.returncode = self.exit_code
         self.cpu_s += usage.ru_utime + usage.ru_stime
         self.kill_group()
         return True
 
     def kill_group(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 class LocalLauncher:
@@ -64,7 +80,10 @@ class LocalLauncher:
     def __init__(self, config: LocalLauncherConfig | None, context: ComponentContext) -> None:
         self._config = config or LocalLauncherConfig()
         self._policies = len(context.run.policies)
+        self._directory = context.run.directory
         self._threads = 1
+        self._forks: ForkServer | None = None
+        self._imports_cpu_s = 0.0
         self._children: dict[str, _Child] = {}
         self._lock = threading.RLock()
 
@@ -79,6 +98,18 @@ class LocalLauncher:
             self._threads = threads_each(specs, self._policies, usable_cores())
         else:
             self._threads = self._config.threads
+        heavy = [spec for spec in specs if spec.role in _FORKED]
+        config = self._directory / "config.toml"
+        if self._forks is None and heavy and is_possible() and config.exists():
+            self._forks = self._fork_server(config, heavy[0])
+
+    def _fork_server(self, config: Path, spec: ProcessSpec) -> ForkServer:
+        """A server for processes like that of ``spec``, without what is that one's own."""
+        own = {name for name in spec.environment if name.startswith(OURS)}
+        environment = {k: v for k, v in self._environment(spec).items() if k not in own}
+        path = spec.log.with_name("imports.log")
+        with when_room(lambda: _open_log(path), path) as log:
+            return ForkServer.started(config, _IMPORTED, environment, log)
 
     def start(self, spec: ProcessSpec) -> None:
         """Start a process, or restart it after it ended."""
@@ -87,18 +118,35 @@ class LocalLauncher:
             if before is not None and not before.reap():
                 raise ValueError(f"process {spec.name!r} is still running")
             with when_room(lambda: _open_log(spec.log), spec.log) as log:
-                process = subprocess.Popen(
-                    self._command(spec),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=self._environment(spec),
-                    start_new_session=True,
-                )
-            child = _Child(spec, process)
+                child = self._forked(spec, log) or self._started(spec, log)
             if before is not None:
                 child.restarts, child.cpu_s = before.restarts + 1, before.cpu_s
             self._children[spec.name] = child
+
+    def _forked(self, spec: ProcessSpec, log: BinaryIO) -> _Child | None:
+        """Fork the process from one that has imported what it needs; None if that is not possible."""
+        environment = self._environment(spec)
+        if self._forks is None or spec.role not in _FORKED:
+            return None
+        if not self._forks.can_fork(spec.argv, environment):
+            return None
+        asked = ModuleProcess(
+            list(spec.argv), os.getcwd(), environment, new_session=True, dies_with_parent=True
+        )
+        with open(os.devnull, "rb") as nothing:
+            pid = self._forks.start(asked, (nothing.fileno(), log.fileno(), log.fileno()))
+        return None if pid is None else _Child(spec, pid)
+
+    def _started(self, spec: ProcessSpec, log: BinaryIO) -> _Child:
+        process = subprocess.Popen(
+            self._command(spec),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=self._environment(spec),
+            start_new_session=True,
+        )
+        return _Child(spec, process.pid, process)
 
     def _command(self, spec: ProcessSpec) -> list[str]:
         if sys.platform != "linux":
@@ -113,14 +161,19 @@ class LocalLauncher:
     def poll(self) -> list[ProcessState]:
         """The state of every process started, in order of their first start."""
         with self._lock:
-            return [self._state(child) for child in self._children.values()]
+            states = [self._state(child) for child in self._children.values()]
+            if states and self._forks is not None:
+                # What all share is counted once.
+                self._imports_cpu_s = self._forks.cpu_s() or self._imports_cpu_s
+                states[0] = replace(states[0], cpu_s=states[0].cpu_s + self._imports_cpu_s)
+            return states
 
     def _state(self, child: _Child) -> ProcessState:
         ended = child.reap()
-        look = None if ended else look_at(child.process.pid)
+        look = None if ended else look_at(child.pid)
         return ProcessState(
             name=child.spec.name,
-            pid=child.process.pid,
+            pid=child.pid,
             exit_code=child.exit_code,
             restarts=child.restarts,
             last_lines=tuple(_tail(child.spec.log, _LAST_LINES)) if ended else (),
@@ -135,8 +188,8 @@ class LocalLauncher:
         if not self._ended(child):
             with contextlib.suppress(ProcessLookupError):
                 # In this order the main thread gets SIGTERM; to one that is stopped any thread may.
-                os.kill(child.process.pid, signal.SIGCONT)
-                os.kill(child.process.pid, signal.SIGTERM)
+                os.kill(child.pid, signal.SIGCONT)
+                os.kill(child.pid, signal.SIGTERM)
         self._wait(child, time.monotonic() + deadline_s)
 
     def _ended(self, child: _Child) -> bool:
@@ -156,6 +209,9 @@ class LocalLauncher:
     def close(self) -> None:
         """Kill everything at once and wait for its end."""
         now = time.monotonic()
+        if self._forks is not None:
+            self._imports_cpu_s = self._forks.cpu_s() or self._imports_cpu_s
+            self._forks.close()
         for child in self._children.values():
             if not self._ended(child):
                 child.kill_group()

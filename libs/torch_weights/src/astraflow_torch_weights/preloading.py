@@ -1,0 +1,17 @@
+"""What a process that forks engines and trainers imports for them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+
+def preload(model: Path) -> None:
+    """Import the classes of a Hugging Face model in a folder, and nothing else: no thread, no operation of torch, no device.
+
+    Raises :class:`OSError`, :class:`ValueError`, :class:`KeyError` or :class:`ImportError` if the folder or its kind of model is not known.
+    """
+    kind = json.loads((model / "config.json").read_text(encoding="utf-8"))["model_type"]
+    importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
+    importlib.import_module("transformers.generation.utils")

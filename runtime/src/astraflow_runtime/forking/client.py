@@ -1,0 +1,153 @@
+"""Processes that are forked instead of started, as the process that wants them sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from astraflow_runtime.forking.becoming import (
+    ROOM,
+    ROOM_VARIABLE,
+    ModuleProcess,
+    is_a_fork,
+    note_what_is_imported,
+    show_in_proc,
+)
+from astraflow_runtime.forking.server import MODULE, MOST_BYTES, has_one_thread, serve
+from astraflow_wire.host.parent import adopting_orphans, signal_at_parent_death
+from astraflow_wire.host.processes import look_at
+
+CHOICE = "ASTRAFLOW_IMPORTS"
+OWN = "own"
+"""``ASTRAFLOW_IMPORTS=own``: each process is started and imports by itself."""
+MODULES = ("astraflow_runtime", "astraflow_engine_host.main")
+"""What may be forked."""
+START_S = 120.0
+"""For all imports, and then for each fork."""
+OURS = "ASTRAFLOW_"
+"""Variables whose names begin so may differ between a server and its forks."""
+
+
+def is_possible() -> bool:
+    """Whether processes may be forks here: on Linux, unless :data:`CHOICE` forbids it."""
+    return sys.platform == "linux" and os.environ.get(CHOICE) != OWN
+
+
+class ForkServer:
+    """A server, as the process sees it whose children its forks become."""
+
+    def __init__(self, channel: socket.socket, environment: Mapping[str, str]) -> None:
+        self._channel: socket.socket | None = channel
+        self._channel.settimeout(START_S)
+        self._environment = _shared(environment)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def started(
+        cls, config: Path, modules: Sequence[str], environment: Mapping[str, str], log: BinaryIO
+    ) -> ForkServer:
+        """A server that imports ``modules`` and the components of a configuration; its own output goes to ``log``."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        server = cls(ours, environment)
+        with theirs:
+            server._process = subprocess.Popen(
+                [sys.executable, "-m", MODULE, str(theirs.fileno()), ROOM, str(config), *modules],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**environment, ROOM_VARIABLE: ROOM},
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        return server
+
+    @classmethod
+    def forked(cls) -> ForkServer | None:
+        """A server with what this process has imported, forked from it; None where forks are not possible, in a process that is
+        none itself, which has imported little, and in one with more than one thread."""
+        if not (is_possible() and is_a_fork() and has_one_thread()):
+            return None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        note_what_is_imported()
+        parent = os.getpid()
+        if os.fork() == 0:
+            ours.close()
+            _be_a_server(theirs, parent)
+        theirs.close()
+        return cls(ours, os.environ)
+
+    def can_fork(self, words: Sequence[str], environment: Mapping[str, str]) -> bool:
+        """Whether these words can be a fork with this environment: libraries read theirs while they are imported."""
+        return (
+            self._channel is not None
+            and list(words[:2]) == [sys.executable, "-m"]
+            and words[2] in MODULES
+            and _shared(environment) == self._environment
+            and _size(words) + _size(environment.values()) - _size(self._environment.values())
+            < len(ROOM) // 2
+        )
+
+    def start(self, asked: ModuleProcess, streams: Sequence[int]) -> int | None:
+        """Fork a process, which is a child of this one; its id. None if the server has ended or is silent: start the process
+        instead. ``streams``: descriptors for standard input, output and errors."""
+        message = json.dumps({"given": [fd >= 0 for fd in streams], **asdict(asked)}).encode()
+        with self._lock:
+            if self._channel is None or len(message) > MOST_BYTES:
+                return None
+            try:
+                with adopting_orphans():
+                    socket.send_fds(self._channel, [message], [fd for fd in streams if fd >= 0])
+                    answer = self._channel.recv(MOST_BYTES)
+            except OSError:
+                answer = b""
+            if not answer:
+                self._hang_up()
+                return None
+            return int(answer)
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the server so far, as long as it runs."""
+        look = look_at(self._process.pid) if self._process is not None else None
+        return look.cpu_s if look is not None else 0.0
+
+    def close(self) -> None:
+        """End the server; its forks go on."""
+        with self._lock:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+def _be_a_server(channel: socket.socket, parent: int) -> NoReturn:
+    try:
+        signal_at_parent_death(signal.SIGKILL)
+        show_in_proc([sys.executable, "-m", MODULE], os.environ)
+        if os.getppid() == parent:
+            serve(channel)
+    finally:
+        os._exit(0)
+
+
+def _shared(environment: Mapping[str, str]) -> dict[str, str]:
+    """What all processes must have alike."""
+    return {name: value for name, value in environment.items() if not name.startswith(OURS)}
+
+
+def _size(texts: Iterable[str]) -> int:
+    return sum(len(os.fsencode(text)) + 1 for text in texts)

@@ -1,0 +1,117 @@
+"""A process that has imported what others need, and forks them.
+
+``python -m astraflow_runtime.forking.server DESCRIPTOR ROOM CONFIG MODULE…`` imports these modules and those of the engines, trainers
+and other components in the configuration. It has one thread then and has run no operation of a deep learning framework, which
+is what these ask of a process that forks. The other end of the socket asks for processes, which become its children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from astraflow_core.component import Kind
+from astraflow_core.config.tables import component_tables
+from astraflow_runtime.config.loading import load_config
+from astraflow_runtime.forking.becoming import (
+    ROOM_VARIABLE,
+    ModuleProcess,
+    become,
+    note_what_is_imported,
+    show_in_proc,
+)
+from astraflow_runtime.models.folders import resolve_models
+from astraflow_runtime.models.resolver import ModelResolver
+from astraflow_wire.host.parent import signal_at_parent_death
+from astraflow_wire.host.process import freeze_gc_after_startup
+
+MODULE = "astraflow_runtime.forking.server"
+MOST_BYTES = 1 << 17
+OF_PROCESSES = frozenset(
+    {Kind.ENGINE, Kind.TRAINER, Kind.ALGORITHM, Kind.TRANSPORT, Kind.WORKFLOW, Kind.REWARD}
+)
+PRELOAD = "preload"
+"""A module of an engine or a trainer may have this function of a model's folder: it imports what only that model needs, starts no
+thread and touches no device."""
+
+
+def serve(channel: socket.socket) -> None:
+    """Fork what is asked for, until the other end is closed."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(channel, MOST_BYTES, 3)
+        if not message:
+            return
+        asked = json.loads(message)
+        left = iter(descriptors)
+        streams = [next(left) if there else -1 for there in asked.pop("given")]
+        reader, writer = os.pipe()
+        between = os.fork()
+        if between == 0:
+            # Once this one ends, the nearest ancestor that adopts orphans is the parent.
+            between = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                while os.getppid() == between:
+                    time.sleep(0.001)
+                become(ModuleProcess(**asked), streams, kept=[])
+            os.write(writer, str(pid).encode())
+            os._exit(0)
+        os.waitpid(between, 0)
+        channel.send(os.read(reader, 32))
+        for fd in (reader, writer, *descriptors):
+            os.close(fd)
+
+
+def import_for(file: str, modules: Sequence[str]) -> None:
+    """Import ``modules``, and those of the components in a configuration. A component that cannot be imported is left to the process that
+    needs it, which says so."""
+    for module in modules:
+        importlib.import_module(module)
+    loaded = load_config(file, workflow_given=True)
+    config = resolve_models(loaded.config, ModelResolver(loaded.catalog))
+    for place in component_tables(config):
+        if place.kind not in OF_PROCESSES:
+            continue
+        with contextlib.suppress(Exception):
+            target = loaded.catalog.select(place.kind, place.table.use).component.target
+            component = importlib.import_module(target.partition(":")[0])
+            if place.kind in (Kind.ENGINE, Kind.TRAINER):
+                served = config.served[place.path.split(".")[1]]
+                getattr(component, PRELOAD, _nothing)(Path(served.model))
+
+
+def _nothing(model: Path) -> None:
+    """Of a module without :data:`PRELOAD`."""
+
+
+def has_one_thread() -> bool:
+    """Whether nobody else in this process may hold a lock, which would never be released in a fork."""
+    return len(os.listdir("/proc/self/task")) == 1
+
+
+def main() -> None:
+    """Import, and fork until the launcher ends."""
+    signal_at_parent_death(signal.SIGKILL)
+    descriptor, config, modules = int(sys.argv[1]), sys.argv[3], sys.argv[4:]
+    os.environ.pop(ROOM_VARIABLE, None)
+    show_in_proc([sys.executable, "-m", MODULE, *config], os.environ)
+    channel = socket.socket(fileno=descriptor)
+    with freeze_gc_after_startup():
+        import_for(config, modules)
+    note_what_is_imported()
+    if has_one_thread():
+        serve(channel)
+
+
+if __name__ == "__main__":
+    from astraflow_runtime.forking.server import main as main_of_the_module
+
+    main_of_the_module()

@@ -1,0 +1,107 @@
+"""What may be a fork, and what becomes of one that cannot be."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from astraflow_runtime.forking.becoming import ROOM, ModuleProcess
+from astraflow_runtime.forking.client import CHOICE, OWN, ForkServer, is_possible
+from astraflow_runtime.forking.server import MOST_BYTES
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.skipif(sys.platform != "linux", reason="forks as Linux does"),
+]
+WORDS = [sys.executable, "-m", "astraflow_runtime", "raas"]
+ENVIRONMENT = {"PATH": "/bin", "OMP_NUM_THREADS": "1", "ASTRAFLOW_TOKEN": "a"}
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[ForkServer, socket.socket]]:
+    """A server, and the end of its socket where the process that forks would be."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = ForkServer(ours, ENVIRONMENT)
+    with theirs:
+        yield server, theirs
+    server.close()
+
+
+def process(**changed: str) -> ModuleProcess:
+    return ModuleProcess(WORDS, "/", ENVIRONMENT | changed, True, True)
+
+
+def test_a_module_of_this_interpreter_can_be_a_fork(ends: tuple[ForkServer, socket.socket]) -> None:
+    server, _ = ends
+    assert server.can_fork(WORDS, ENVIRONMENT)
+    assert server.can_fork(WORDS, ENVIRONMENT | {"ASTRAFLOW_TOKEN": "b", "ASTRAFLOW_START": "2"})
+
+
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [
+        (["/other/python", *WORDS[1:]], {}),
+        ([sys.executable, "-m", "torch.distributed.run"], {}),
+        ([sys.executable, "-c", "pass"], {}),
+        (WORDS, {"OMP_NUM_THREADS": "2"}),
+        (WORDS, {"CUDA_VISIBLE_DEVICES": "0"}),
+        (WORDS, {"ASTRAFLOW_TOKEN": "x" * len(ROOM)}),
+    ],
+    ids=["interpreter", "module", "program", "threads", "devices", "size"],
+)
+def test_what_a_fork_cannot_be_is_started(
+    words: list[str], environment: dict[str, str], ends: tuple[ForkServer, socket.socket]
+) -> None:
+    server, _ = ends
+    assert not server.can_fork(words, ENVIRONMENT | environment)
+
+
+def test_a_variable_that_is_missing_is_a_difference(ends: tuple[ForkServer, socket.socket]) -> None:
+    server, _ = ends
+    assert not server.can_fork(WORDS, {"PATH": "/bin"})
+
+
+def test_a_server_that_has_ended_forks_nothing(ends: tuple[ForkServer, socket.socket]) -> None:
+    server, theirs = ends
+    theirs.close()
+    assert server.start(process(), (-1, -1, -1)) is None
+    assert not server.can_fork(WORDS, ENVIRONMENT)
+    assert server.start(process(), (-1, -1, -1)) is None
+
+
+def test_an_answer_is_a_process(ends: tuple[ForkServer, socket.socket]) -> None:
+    server, theirs = ends
+    answering = threading.Thread(target=lambda: (theirs.recv(MOST_BYTES), theirs.send(b"4711")))
+    answering.start()
+    assert server.start(process(), (-1, -1, -1)) == 4711
+    answering.join()
+
+
+def test_what_is_too_large_for_a_message_is_not_sent(
+    ends: tuple[ForkServer, socket.socket],
+) -> None:
+    server, theirs = ends
+    assert server.start(process(ASTRAFLOW_TOKEN="x" * MOST_BYTES), (-1, -1, -1)) is None
+    theirs.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        theirs.recv(1)
+
+
+def test_a_process_that_was_started_forks_no_server() -> None:
+    program = "from astraflow_runtime.forking.client import ForkServer; print(ForkServer.forked())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True
+    )
+    assert done.stdout == "None\n"
+
+
+def test_forks_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CHOICE, raising=False)
+    assert is_possible()
+    monkeypatch.setenv(CHOICE, OWN)
+    assert not is_possible()
