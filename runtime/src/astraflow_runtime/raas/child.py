@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from astraflow_engine_host.spec import child_environment
-from astraflow_runtime.raas.forked_child import ForkedChild, forked
+from astraflow_runtime.forking.child import ForkedChild, forked
 
 _KEPT_BYTES = 4096
 _LAST_WORDS_S = 1.0

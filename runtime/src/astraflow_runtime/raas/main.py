@@ -20,6 +20,7 @@ from astraflow_core.errors import AstraFlowError
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.protocols.transport import Transport
 from astraflow_runtime.device_turn import FOLDER, SharedDeviceLock
+from astraflow_runtime.forking.child import serve_forks
 from astraflow_runtime.hooks import Hooks
 from astraflow_runtime.package_skew import packages_of_run
 from astraflow_runtime.raas.engines.building import as_replicas, build_engines, initial_version
@@ -34,7 +35,6 @@ from astraflow_runtime.raas.episodes.loop_watchdog import WARN_S, LoopWatchdog
 from astraflow_runtime.raas.episodes.policy_engine import PolicyHandle
 from astraflow_runtime.raas.episodes.tokenizer import FolderTokenizer
 from astraflow_runtime.raas.episodes.workflows import build_scorer, build_workflow
-from astraflow_runtime.raas.forked_child import serve_forks
 from astraflow_runtime.raas.monitor import monitor_app, write_address
 from astraflow_runtime.raas.rewards.pool import RewardPool
 from astraflow_runtime.raas.service import RaasService
