@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from astraflow_core.errors import PreflightError
-from astraflow_runtime.models.files import check_config, check_files
+from astraflow_runtime.models.files import check_config, check_exact, check_files
 from astraflow_tiny_model.folder import write_tiny_model
 
 INDEX = "model.safetensors.index.json"
@@ -135,3 +135,28 @@ def test_without_weights_there_may_be_none_but_no_broken_ones(folder: Path) -> N
         PreflightError, match=r"^engines\.judge\.model: .*not a complete safetensors"
     ):
         check_files(folder, "engines.judge.model", weights=False)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"model_type": "qwen3", "hidden_act": "silu", "layer_types": ["full_attention"]}, ""),
+        ({"model_type": "qwen2", "hidden_act": "silu", "sliding_window": 8, "use_sliding_window": False}, ""),
+        ({"model_type": "gpt2", "activation_function": "gelu_new"}, "has the activation 'gelu_new', not 'silu'"),
+        ({"model_type": "gemma3", "text_config": {"hidden_activation": "gelu"}}, "has the activation 'gelu', not 'silu'"),
+        ({"model_type": "mistral", "hidden_act": "silu", "sliding_window": 8}, "has attention in a sliding window"),
+        ({"model_type": "lfm2", "layer_types": ["conv", "full_attention"]}, "has layers of conv"),
+        ({"model_type": "mixtral", "hidden_act": "silu", "num_local_experts": 8}, "has experts"),
+    ],
+)  # fmt: skip
+def test_batch_invariant_is_refused_by_what_the_config_says(
+    config: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if not reason:
+        check_exact("solver", "m", tmp_path)
+        return
+    with pytest.raises(PreflightError) as caught:
+        check_exact("solver", "m", tmp_path)
+    where = "policies.solver.engine.batch_invariant: the model m "
+    assert str(caught.value).startswith(f"{where}{reason}; leave batch_invariant out of engine")

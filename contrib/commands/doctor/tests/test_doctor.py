@@ -400,3 +400,24 @@ def test_a_tracker_without_a_method_is_refused_before_the_run(
     found = findings(capsys, 0, sound)
     assert found["tracker lame"]["level"] == "warning"
     assert "lacks metrics()" in found["tracker lame"]["text"]
+
+
+def test_batch_invariant_needs_a_model_of_a_known_kind(sound: str) -> None:
+    loaded = load_config(sound, [])
+    policy = loaded.config.policies["solver"]
+    sides = {
+        kind: type(table).model_validate({**table.model_dump(), "batch_invariant": True})
+        for kind, table in (("engine", policy.engine), ("trainer", policy.trainer))
+    }
+    loaded = with_policy(loaded, policy.model_copy(update=sides))
+
+    def found() -> tuple[str, str]:
+        subject = "policies.solver.engine.batch_invariant"
+        (one,) = (f for f in diagnosis.of_run(loaded, sound) if f.subject == subject)
+        return one.level, one.text
+
+    assert found() == ("ok", "the model is of a kind that it is made for")
+    file = Path(policy.model) / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"hidden_act": "gelu"}))
+    level, text = found()
+    assert level == "problem" and text.endswith("has the activation 'gelu', not 'silu'")

@@ -15,6 +15,9 @@ from astraflow_wire.images.model import ImageModel
 
 _POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers")
 _INTEGERS = (*_POSITIVE, "max_position_embeddings")
+_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
+_SILU = ("silu", "swish")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _INDEX = "model.safetensors.index.json"
 _LFS = b"version https://git-lfs"
 _AGAIN = "download the model again"
@@ -73,6 +76,27 @@ def check_images(policy: str, model: str, folder: Path) -> ImageModel:
         raise PreflightError(
             f"policies.{policy}.images: the model {model} {error}; else leave the key out"
         ) from error
+
+
+def check_exact(policy: str, model: str, folder: Path) -> None:
+    """Raise :class:`PreflightError` if the config of the ``model`` of a policy, which is in ``folder``, says that
+    ``batch_invariant`` is not made for it. What only its layers show is refused when they are built."""
+    config = check_config(folder, f"policies.{policy}.model")
+    inner = config.get("text_config") or config
+    act = next((str(inner[key]) for key in _ACTIVATIONS if inner.get(key)), _SILU[0])
+    kinds = {str(kind) for kind in inner.get("layer_types") or ()} - {"full_attention"}
+    window = "layer_types" not in inner and "use_sliding_window" not in inner
+    reasons = {
+        f"has the activation {act!r}, not {_SILU[0]!r}": act not in _SILU,
+        f"has layers of {', '.join(sorted(kinds))}": bool(kinds),
+        "has attention in a sliding window": window and bool(inner.get("sliding_window")),
+        "has experts": any((inner.get(key) or 0) > 1 for key in _EXPERTS),
+    }
+    for reason in (reason for reason, holds in reasons.items() if holds):
+        raise PreflightError(
+            f"policies.{policy}.engine.batch_invariant: the model {model} {reason}; leave batch_invariant out of engine and "
+            "trainer, or use a dense model of the Llama or Qwen3 kind"
+        )
 
 
 def _check_tokenizer(folder: Path, who: str) -> None:

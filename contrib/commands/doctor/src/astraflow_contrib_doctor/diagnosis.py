@@ -232,11 +232,15 @@ def _of_models(loaded: LoadedConfig) -> Iterator[Finding]:
 
 
 def _of_models_files(loaded: LoadedConfig) -> Iterator[Finding]:
-    """Whether the models have the experts that ``router_replay`` would record, and read the ``images`` that prompts have."""
+    """Whether the models have the experts that ``router_replay`` would record, read the ``images`` that prompts have, and can
+    be computed with ``batch_invariant``."""
+    from astraflow_runtime.config.exactness import KEY, is_exact
+
     for name, policy in loaded.config.policies.items():
         asked = (
             (policy.router_replay, "router_replay", router_replay, "has experts"),
             (policy.images, "images", images, "reads images"),
+            (is_exact(policy), f"engine.{KEY}", exact, f"can be computed with {KEY}"),
         )
         for wanted, key, check, question in asked:
             if not wanted:
@@ -279,6 +283,19 @@ def images(name: str, model: str, folder: Path) -> Finding:
         text = str(error).removeprefix(f"{where}: ").removesuffix(fix)
         return Finding("problem", where, text, "name another model, or leave the key out")
     return Finding("ok", where, f"an image becomes {found.length} tokens")
+
+
+def exact(name: str, model: str, folder: Path) -> Finding:
+    """Whether ``batch_invariant`` is made for the ``model`` of a policy, which is in ``folder``."""
+    from astraflow_runtime.models.files import check_exact
+
+    where = f"policies.{name}.engine.batch_invariant"
+    try:
+        check_exact(name, model, folder)
+    except PreflightError as error:
+        text, _, remedy = str(error).removeprefix(f"{where}: ").partition("; ")
+        return Finding("problem", where, text, remedy)
+    return Finding("ok", where, "the model is of a kind that it is made for")
 
 
 def _of_agreement(loaded: LoadedConfig) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ from astraflow_core.errors import (
 )
 from astraflow_core.installed.provenance import module_folders
 from astraflow_core.types import Prompt
+from astraflow_runtime.config.exactness import exact_policies
 from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.config.lone_groups import lone_group_notes, lone_group_problems
 from astraflow_runtime.config.saved import as_comments, dump_toml
@@ -44,7 +45,7 @@ from astraflow_runtime.launch.planning.user_objects import (
     write_private,
 )
 from astraflow_runtime.launch.results.live_curves import wants_curves
-from astraflow_runtime.models.files import check_config, check_experts, check_images
+from astraflow_runtime.models.files import check_config, check_exact, check_experts, check_images
 from astraflow_runtime.models.folders import check_models, find_models, with_folders, write_models
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_runtime.raas.episodes.dry_process import (
@@ -108,6 +109,7 @@ def prepare(
     _check_context(config)
     _check_experts(config)
     _check_images(config)
+    _check_exact(config)
     _check_loans(loaded, config)
     prompt = first_prompt(loaded.catalog, config)
     plugins = described_plugins(loaded)
@@ -163,6 +165,13 @@ def _check_images(config: RunConfig) -> None:
     for name, policy in config.policies.items():
         if policy.images:
             check_images(name, policy.model, Path(policy.model))
+
+
+def _check_exact(config: RunConfig) -> None:
+    """Refuse ``batch_invariant`` for a model that it is not made for."""
+    for name in exact_policies(config):
+        policy = config.policies[name]
+        check_exact(name, policy.model, Path(policy.model))
 
 
 def _check_loans(loaded: LoadedConfig, config: RunConfig) -> None:
