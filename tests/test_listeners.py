@@ -114,6 +114,7 @@ SERVED = {
     "runtime/src/astraflow_runtime/raas/main.py": "attacked below",
     "contrib/commands/pages/src/astraflow_contrib_pages/serving.py": "logins, attacked by tests of its own",
     "contrib/commands/mcp/src/astraflow_contrib_mcp/serving.py": "a token of its own, attacked by tests of its own",
+    "contrib/commands/pool/src/astraflow_contrib_pool/serving.py": "tokens of its own, attacked by tests of its own",
     "contrib/commands/raas_check/src/astraflow_contrib_raas_check/scripted.py": "the guard of a dataflow",
     "contrib/commands/tinker/src/astraflow_contrib_tinker/serving.py": "a key of its own, attacked by tests of its own",
     "contrib/commands/compat/src/astraflow_contrib_compat/serving.py": "a key of its own, attacked by tests of its own",

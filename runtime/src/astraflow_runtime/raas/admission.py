@@ -20,14 +20,19 @@ class AdmissionLimit:
     """A limit that follows the engines: it drops to what they run plus :data:`SPARE` when requests
     queue up, stops growing when the cache is full, and grows slowly up to ``most`` while nothing
     waits. A queue counts only if two consecutive observations see it: requests also wait during a
-    swap of weights.
+    swap of weights. ``granted``: what the host allows, if other runs use it too.
     """
 
     def __init__(self, most: int, least: int) -> None:
         self._most, self._least = most, min(most, least)
-        self.limit = most
+        self._limit, self.granted = most, most
         self.reason = ""
         self._before = math.inf
+
+    @property
+    def limit(self) -> int:
+        """Episodes at once."""
+        return min(self._limit, self.granted)
 
     def observe(self, episodes: int, gauges: Mapping[str, Mapping[str, float]]) -> None:
         """Update from the gauges of each policy's engines, read while ``episodes`` ran."""
@@ -37,12 +42,12 @@ class AdmissionLimit:
             return
         now, reason = bounds[policy]
         bound, self._before = max(now, self._before), now
-        if bound < self.limit:
-            self.limit = max(self._least, math.ceil(bound))
+        if bound < self._limit:
+            self._limit = max(self._least, math.ceil(bound))
             self.reason = f"policy {policy!r}: {reason}"
-        elif self.limit < self._most and not any(map(_is_pressed, gauges.values())):
-            self.limit = min(self._most, math.ceil(self.limit * _GROWTH))
-            self.reason = self.reason if self.limit < self._most else ""
+        elif self._limit < self._most and not any(map(_is_pressed, gauges.values())):
+            self._limit = min(self._most, math.ceil(self._limit * _GROWTH))
+            self.reason = self.reason if self._limit < self._most else ""
 
     def _bound(self, episodes: int, said: Mapping[str, float]) -> tuple[float, str]:
         running, waiting = said.get("running", 0.0), said.get("waiting", 0.0)

@@ -35,6 +35,7 @@ from astraflow_runtime.raas.episodes.loop_watchdog import WARN_S, LoopWatchdog
 from astraflow_runtime.raas.episodes.policy_engine import PolicyHandle
 from astraflow_runtime.raas.episodes.tokenizer import FolderTokenizer
 from astraflow_runtime.raas.episodes.workflows import build_scorer, build_workflow
+from astraflow_runtime.raas.granted_places import GrantedPlaces
 from astraflow_runtime.raas.monitor import monitor_app, write_address
 from astraflow_runtime.raas.rewards.pool import RewardPool
 from astraflow_runtime.raas.service import RaasService
@@ -109,7 +110,8 @@ class _Raas:
         self.sockets = socket_folder()
         self.client = AsyncClient(dataflow_url, token, waits_for_room=True)
         self.shared = self._shared_devices()
-        self.devices: Devices = self.shared or OWN_DEVICES
+        self.granted = GrantedPlaces.of_process()
+        self.devices: Devices = self.shared or self.granted or OWN_DEVICES
         self.engines = {name: self._engines(name) for name in config.served}
         self.transports: dict[str, tuple[str, Transport]] = {}
         self.refreshes = {
@@ -160,6 +162,8 @@ class _Raas:
         if self.shared is not None:
             self.shared.replicas = self._sleepers()
             self.shared.changed = self._turn_changed
+        if self.granted is not None:
+            self.granted.changed = self._granted
         self.routers = hooks.routes("raas")
 
     def _shared_devices(self) -> SharedDevices | None:
@@ -176,6 +180,10 @@ class _Raas:
             if "sleep" in self.catalog.flags(Kind.ENGINE, self.config.served[name].engine.use)
             for replica in handle.replicas.members
         ]
+
+    def _granted(self, places: int) -> None:
+        self.service.admission.granted = places
+        self.service.served_changed()
 
     def _turn_changed(self) -> None:
         for policy in self.handles:
@@ -267,6 +275,8 @@ class _Raas:
         )
         server = Server(app, "127.0.0.1", 0)
         await server.start()
+        if self.granted is not None:
+            self.granted.follow()
         parts: list[Coroutine[Any, Any, None]] = [
             self._introduce(server.url),
             *(engine.run() for engine in self._all_engines()),

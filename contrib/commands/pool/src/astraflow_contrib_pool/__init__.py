@@ -1,0 +1,1 @@
+"""Many runs share one standing pool of RaaS."""

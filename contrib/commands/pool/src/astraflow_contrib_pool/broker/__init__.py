@@ -1,0 +1,1 @@
+"""What a pool decides, without network and clock."""

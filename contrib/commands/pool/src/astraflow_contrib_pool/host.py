@@ -1,0 +1,164 @@
+"""A host of a pool: starts and ends the RaaS that the pool orders, tells each how many episodes it may run, and reports."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from astraflow_contrib_pool.messages import (
+    HostRenewed,
+    LeaveHost,
+    Remaining,
+    RenewHost,
+    SeatOrder,
+)
+from astraflow_contrib_pool.raas_process import Folder, RaasProcess
+from astraflow_core.errors import DeadlineExceeded, Refused, RunFailed, UserError
+from astraflow_runtime.launch.local.threads import usable_cores
+from astraflow_wire.host.active_clock import active_time
+from astraflow_wire.host.sockets import remove_orphaned_sockets, socket_folder
+from astraflow_wire.http.client import SyncClient
+from astraflow_wire.http.tls import RunTls
+
+log = logging.getLogger("astraflow.pool")
+T = TypeVar("T")
+_CALL_S = 5.0
+_LEAVE_S = 5.0
+GIVE_UP_S = 600.0
+"""How long a pool that does not answer is tried before the host gives up."""
+
+
+class PoolHost:
+    """This host, named ``name`` in the pool at ``url``. ``slots``: RaaS at one time; ``places``: episodes at one time."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        name: str,
+        slots: int,
+        places: int,
+        tls: RunTls | None = None,
+    ) -> None:
+        self.name, self.slots, self.places = name, slots, places
+        self.stopping = asyncio.Event()
+        self._id = secrets.token_hex(8)
+        self._client = SyncClient(url, token, tls=tls)
+        self._seats: dict[tuple[str, str, int], RaasProcess] = {}
+        self._changed = asyncio.Event()
+        self._threads = max(1, usable_cores() // slots)
+        self._every_s, self._lease_s = 0.5, 15.0
+        # A RaaS that does not answer holds up a thread of its own.
+        self._workers = ThreadPoolExecutor(2 * slots + 4, "pool")
+
+    async def run(self) -> None:
+        """Serve the pool until it says that the host is to leave, or ``stopping`` is set. Raises :class:`UserError` if the pool
+        refuses the host, and :class:`RunFailed` if it does not answer for :data:`GIVE_UP_S`."""
+        remove_orphaned_sockets()
+        folder: Folder = socket_folder()
+        answered = active_time()
+        try:
+            while not self.stopping.is_set():
+                self._changed.clear()
+                try:
+                    reply = await self._renew()
+                    answered = active_time()
+                    if reply.stop:
+                        log.info("host %s was drained and leaves", self.name)
+                        break
+                    self._apply(reply, folder)
+                except DeadlineExceeded as error:
+                    silent = active_time() - answered
+                    if silent >= self._lease_s:  # the pool has given these RaaS up
+                        await self._end_all()
+                    if silent >= GIVE_UP_S:
+                        raise RunFailed(
+                            f"the pool was silent for {silent:.0f} s: {error}"
+                        ) from error
+                await self._pause()
+            await self._end_all()
+            await self._leave()
+        except Refused as error:
+            raise UserError(
+                f"the pool does not take host {self.name!r}: {error} ({error.status})"
+            ) from error
+        finally:
+            for seat in self._seats.values():
+                seat.kill()
+            folder.close()
+            self._workers.shutdown(wait=False, cancel_futures=True)
+            self._client.close()
+
+    async def _renew(self) -> HostRenewed:
+        seats = dict(self._seats)
+        message = RenewHost(
+            host=self.name,
+            id=self._id,
+            slots=self.slots,
+            places=self.places,
+            seats=[seat.report() for seat in seats.values()],
+        )
+        told = [
+            key for key, report in zip(seats, message.seats, strict=True) if report.state == "ended"
+        ]
+        reply: HostRenewed = await self._in_thread(
+            partial(self._client.post, "/v1/hosts/renew", message, HostRenewed, deadline_s=_CALL_S)
+        )
+        for key in told:
+            del self._seats[key]
+        self._every_s, self._lease_s = reply.every_s, reply.lease_s
+        return reply
+
+    def _apply(self, reply: HostRenewed, folder: Folder) -> None:
+        orders = {(order.run, order.raas, order.start): order for order in reply.seats}
+        for key, seat in self._seats.items():
+            if key in orders:
+                seat.grant(orders[key].places)
+            else:
+                seat.stop()
+        for key, order in orders.items():
+            if key not in self._seats and order.environment:
+                self._seats[key] = self._begin(order, folder)
+
+    def _begin(self, order: SeatOrder, folder: Folder) -> RaasProcess:
+        log.info("starting %s of run %s", order.raas, order.run)
+        return RaasProcess(order, folder, self._threads, self._in_thread, self._changed.set)
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._workers, call)
+
+    async def _pause(self) -> None:
+        """Until the next report is due: at once if a RaaS started or ended, or this host is to stop."""
+        waits = [asyncio.ensure_future(e.wait()) for e in (self.stopping, self._changed)]
+        try:
+            await asyncio.wait(waits, timeout=self._every_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _end_all(self) -> None:
+        for seat in self._seats.values():
+            seat.stop()
+        await asyncio.gather(*(seat.ended() for seat in self._seats.values()))
+
+    async def _leave(self) -> None:
+        message = LeaveHost(host=self.name, id=self._id)
+        try:
+            await self._in_thread(
+                partial(
+                    self._client.post, "/v1/hosts/leave", message, Remaining, deadline_s=_LEAVE_S
+                )
+            )
+        except (DeadlineExceeded, Refused) as error:
+            log.info("the pool could not be told that host %s left: %s", self.name, error)
+
+
+def host_name() -> str:
+    """The name of this host in a pool by default."""
+    return os.uname().nodename.partition(".")[0] or "host"

@@ -1,0 +1,231 @@
+"""One RaaS of a run on a host of a pool: its process, the number of episodes that it may run, and its figures."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import tomllib
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from astraflow_contrib_pool.messages import SeatOrder, SeatReport, SeatState
+from astraflow_core.errors import AstraFlowError
+from astraflow_runtime.config.transport_security import tls_of_raw
+from astraflow_runtime.launch.local import shim
+from astraflow_runtime.launch.local.threads import VARIABLES
+from astraflow_runtime.raas.granted_places import PLACES
+from astraflow_wire.host.parent import LAUNCHER
+from astraflow_wire.host.processes import look_at
+from astraflow_wire.http import tls
+from astraflow_wire.http.client import SyncClient
+
+STOP_S = 15.0
+"""How long a RaaS that is to end may take to give its leases back."""
+
+LOOK_S = 0.5
+_STATUS_S = 2.0
+_LINES, _LINE, _TAIL_BYTES = 12, 900, 1 << 14
+_NOT_PASSED_ON = (
+    "ASTRAFLOW_TOKEN", "ASTRAFLOW_DATAFLOW", tls.AUTHORITY, tls.CERTIFICATE, tls.PRIVATE_KEY, tls.CLIENT_CERTIFICATES,
+)  # fmt: skip
+"""Variables of this process that are of the pool: a run has its own."""
+
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class Folder(Protocol):
+    """A folder of this process alone."""
+
+    path: Path
+
+    def close(self) -> None:
+        """Remove it."""
+
+
+class RaasProcess:
+    """Starts the RaaS of an order, in the running event loop. ``changed`` is called when it is ready, and when it ended. If the
+    process that runs this is killed, the RaaS ends too."""
+
+    def __init__(
+        self,
+        order: SeatOrder,
+        folder: Folder,
+        threads: int,
+        in_thread: InThread,
+        changed: Callable[[], None],
+    ) -> None:
+        self._order, self._in_thread, self._changed = order, in_thread, changed
+        self._directory = Path(order.directory)
+        self._threads = threads
+        self._log = self._directory / "logs" / f"{order.raas}.log"
+        self._fifo = folder.path / f"places-{order.start}"
+        os.mkfifo(self._fifo, 0o600)
+        # Open for reading too: the RaaS opens its end later.
+        self._pipe = os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK)
+        self._places = -1
+        self._state: SeatState = "starting"
+        self._pid, self._exit_code, self._said = 0, 0, list[str]()
+        self._running, self._tokens, self._cpu_s = 0, 0.0, 0.0
+        self._stop = asyncio.Event()
+        self._life = asyncio.create_task(self._live())
+        self.grant(order.places)
+
+    def report(self) -> SeatReport:
+        """Its state."""
+        return SeatReport(
+            run=self._order.run,
+            raas=self._order.raas,
+            start=self._order.start,
+            state=self._state,
+            pid=self._pid,
+            running=self._running,
+            tokens=self._tokens,
+            cpu_s=self._cpu_s,
+            exit_code=self._exit_code,
+            last_lines=self._said,
+        )
+
+    def grant(self, places: int) -> None:
+        """Let it run so many episodes at once."""
+        if places != self._places and self._state != "ended":
+            # A RaaS that reads nothing hangs, which its figures show.
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._pipe, b"%d\n" % places)
+                self._places = places
+
+    def stop(self) -> None:
+        """Have it end: it gives its leases back, for which it has :data:`STOP_S`."""
+        self._stop.set()
+
+    def kill(self) -> None:
+        """End it now, with all that it has started."""
+        if self._pid and self._state != "ended":
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, signal.SIGKILL)
+
+    async def ended(self) -> None:
+        """Wait for its end."""
+        await self._life
+
+    async def _live(self) -> None:
+        try:
+            self._exit_code = await self._process()
+        except OSError as error:
+            self._exit_code = 2
+            self._said = [f"it cannot be started on this host: {error.strerror}: {error.filename}"]
+        finally:
+            self._state, self._running = "ended", 0
+            os.close(self._pipe)
+            self._fifo.unlink(missing_ok=True)
+            self._changed()
+
+    async def _process(self) -> int:
+        if not (self._directory / "config.toml").exists():
+            self._said = [
+                f"{self._directory} has no config.toml on this host: put [run] directory into a folder that all hosts share"
+            ]
+            return 2
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *self._command(),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=asyncio.subprocess.STDOUT,
+                env=self._environment(),
+                start_new_session=True,
+            )
+        self._pid = process.pid
+        figures = asyncio.create_task(self._follow())
+        waiting = asyncio.create_task(process.wait())
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                with contextlib.suppress(ProcessLookupError):
+                    # One that was stopped (SIGSTOP) could not end.
+                    os.kill(process.pid, signal.SIGCONT)
+                    process.terminate()
+                await asyncio.wait({waiting}, timeout=STOP_S)
+            self.kill()
+            return await waiting
+        finally:
+            stopping.cancel()
+            figures.cancel()
+            await asyncio.gather(figures, stopping, return_exceptions=True)
+            if waiting.done():
+                self._said = self._tail()
+            else:
+                self.kill()
+
+    def _command(self) -> list[str]:
+        argv = [
+            *(sys.executable, "-m", "astraflow_runtime", "raas"),
+            *(str(self._directory / "config.toml"), "--directory", str(self._directory)),
+            *("--name", self._order.raas),
+        ]
+        if sys.platform != "linux":
+            return argv
+        return [sys.executable, "-I", "-S", str(shim.__file__), str(os.getpid()), *argv]
+
+    def _environment(self) -> dict[str, str]:
+        ours = {name: each for name, each in os.environ.items() if name not in _NOT_PASSED_ON}
+        fixed = {LAUNCHER: str(os.getpid()), "PYTHONUNBUFFERED": "1", PLACES: str(self._fifo)}
+        return dict.fromkeys(VARIABLES, str(self._threads)) | ours | fixed | self._order.environment
+
+    async def _follow(self) -> None:
+        """Look at its figures until it ends."""
+        client: SyncClient | None = None
+        try:
+            while True:
+                if client is None:
+                    client = self._client()
+                if client is not None:
+                    with contextlib.suppress(AstraFlowError):  # the next look may succeed
+                        self._note(
+                            await self._in_thread(
+                                partial(client.get_json, "/v1/status", deadline_s=_STATUS_S)
+                            )
+                        )
+                look = look_at(self._pid)
+                self._cpu_s = look.cpu_s if look else self._cpu_s
+                await asyncio.sleep(LOOK_S)
+        finally:
+            if client is not None:
+                client.close()  # fmt: skip
+
+    def _client(self) -> SyncClient | None:
+        """Of its server on loopback, once it has one."""
+        try:
+            place = json.loads(
+                (self._directory / "state" / self._order.raas / "raas.json").read_text()
+            )
+            config = tomllib.loads((self._directory / "config.toml").read_text())
+        except (OSError, ValueError):  # not written yet, or just being written
+            return None
+        if place.get("pid") != self._pid:  # that of a process before
+            return None
+        token = self._order.environment.get("ASTRAFLOW_TOKEN", "")
+        return SyncClient(place["url"], token, tls=tls_of_raw(config))
+
+    def _note(self, status: dict[str, Any]) -> None:
+        self._running = max(0, int(status["episodes_running"]))
+        self._tokens = max(self._tokens, float(status["metrics"].get("tokens_generated", 0.0)))
+        if status["ready"] and self._state == "starting":
+            self._state = "ready"
+            self._changed()
+
+    def _tail(self) -> list[str]:
+        try:
+            with self._log.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return []
+        return [line[:_LINE] for line in text.splitlines()[-_LINES:]]
