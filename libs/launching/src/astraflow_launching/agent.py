@@ -159,6 +159,13 @@ class HostAgent:
         """Whether a path is there."""
         return os.path.exists(words["path"])
 
+    def do_write(self, words: dict[str, Any]) -> None:
+        """Write a small file that only this user reads; it must not be there."""
+        os.makedirs(os.path.dirname(words["path"]), mode=0o700, exist_ok=True)
+        file = os.open(words["path"], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(file, "w") as out:
+            out.write(words["text"])
+
     def do_start(self, words: dict[str, Any]) -> None:
         """Start a process; the same start once more does nothing."""
         key, cwd = words["key"], words.get("cwd")
@@ -170,13 +177,8 @@ class HostAgent:
         with spool.open("ab") as output:
             process = subprocess.Popen(
                 [*command, str(os.getpid()), *words["argv"]],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=cwd,
-                start_new_session=True,
-            )
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=cwd, start_new_session=True,
+            )  # fmt: skip
         self.children[key] = HostProcess(key, spool, process)
         self.tick()
 
@@ -324,12 +326,9 @@ def attach(name: str, silence_s: str, source: bytes) -> None:
         program.write_bytes(source)
         subprocess.Popen(
             [sys.executable, "-I", "-S", str(program), "serve", str(folder), silence_s],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=(folder / "errors").open("wb"),
-            start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=(folder / "errors").open("wb"), start_new_session=True,
             cwd="/",
-        )
+        )  # fmt: skip
     connection = _connected(folder)
     reading = os.fork()
     if reading == 0:  # the child carries what the launcher says, this process what it is told

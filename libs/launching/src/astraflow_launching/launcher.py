@@ -22,6 +22,7 @@ from astraflow_launching.link import AgentLink, Open
 from astraflow_launching.logs import tail
 from astraflow_launching.loop import LoopThread
 from astraflow_launching.placement import HostResources, Placement, check_names
+from astraflow_launching.tls_files import tls_files
 from astraflow_wire.host.disk import is_full
 
 LAST_LINES = 12
@@ -264,6 +265,7 @@ class AgentLauncher(ABC):
         problems = []
         for link in new:
             wrong = [f"host {link.host!r}: {link.lost}"] if link.lost else [*self._unusable(link)]
+            wrong = wrong or [*self._without_tls(link)]
             problems += wrong
             if not wrong:
                 with self._changed:
@@ -281,6 +283,21 @@ class AgentLauncher(ABC):
         for path, remedy in wanted.items():
             if not self._ask(link.host, "a look", "look", self._keys.connect_s, path=path):
                 yield f"host {link.host!r} has no folder {path}; {remedy}"
+
+    def _without_tls(self, link: AgentLink) -> Iterator[str]:
+        """Give the host the files of ``[tls]`` that it lacks, which it may only have if they are its own."""
+        address = self._address(link.host)
+        for key, path in tls_files(self._context.run.directory, address).items():
+            if self._ask(link.host, "a look", "look", self._keys.connect_s, path=str(path)):
+                continue
+            try:
+                words = {"path": str(path), "text": path.read_text(encoding="ascii")}
+                self._ask(link.host, "a file", "write", self._keys.connect_s, **words)
+            except OSError as error:
+                yield (
+                    f"host {link.host!r} has no {path}, its {key} of [tls], and here it cannot be read: {error.strerror}; make it "
+                    f"with `astraflow certs {path.parent} --host {address}`"
+                )
 
     def _folder(self, host: str) -> str:
         return self._hosts[host].directory or os.getcwd()
