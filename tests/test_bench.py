@@ -163,6 +163,17 @@ def test_a_restart_takes_time_in_proportion_to_the_run(quick: Quick) -> None:
     assert 0 < fields["growth"] < 3
 
 
+def test_an_adapter_is_its_factors_and_no_more(quick: Quick) -> None:
+    fields = quick("adapters")
+    # Two layers of hidden 64: queries and outputs of 512, keys and values of 256, three matrices of 1536 rows or columns.
+    sides = 2 * sum(64 + other for other in (512, 512, 256, 256, 1536, 1536, 1536))
+    for rank in (8, 32):
+        header = fields[f"bytes_rank_{rank}"] - 2 * rank * sides
+        assert 0 < header < 5000
+        assert fields[f"swap_rank_{rank}_cpu_s"] > 0
+    assert fields["bytes_whole"] > fields["bytes_rank_32"] > fields["bytes_rank_8"]
+
+
 def test_router_replay_closes_the_gap_of_log_probs(quick: Quick) -> None:
     fields = quick("router_replay")
     assert fields["other_experts"] > 0.1 and fields["bytes_per_token"] == pytest.approx(32, abs=1)
