@@ -24,6 +24,7 @@ from astraflow_runtime.raas.engines.refresh import WeightRefresh
 from astraflow_runtime.raas.episodes.episodes import TaskFailed, TaskRunner
 from astraflow_runtime.raas.episodes.policy_engine import PolicyHandle
 from astraflow_runtime.raas.measurements import Measurements
+from astraflow_runtime.raas.places import EpisodePlaces, TaskPlace
 from astraflow_runtime.raas.thread_renewal import ThreadRenewal
 from astraflow_wire import messages
 from astraflow_wire.host.active_clock import active_time
@@ -63,7 +64,7 @@ class RaasService:
         self._policies, self._refreshes, self._followers = policies, refreshes, followers
         self._devices = devices
         self._tasks: dict[str, tuple[messages.Task, asyncio.Task[None]]] = {}
-        self._running = 0
+        self._places = EpisodePlaces(self._most)
         self._room = asyncio.Event()
         self._all_served = asyncio.Event()
         self._serving_changed = asyncio.Event()
@@ -85,7 +86,7 @@ class RaasService:
             policies,
             refreshes,
             runner.counters,
-            lambda: self._running,
+            lambda: self._places.running,
             lambda: self.admission.limit,
             self.probes.figures,
         )
@@ -163,19 +164,18 @@ class RaasService:
 
     # -- leasing ---------------------------------------------------------------------------------
 
+    def _answering(self) -> float:
+        return min((h.replicas.answering for h in self._policies.values()), default=0.0)
+
+    def _most(self) -> int:
+        """The number of episodes at once: as many as the engines run, scaled by the share of replicas that respond."""
+        return int(self.admission.limit * self._answering())
+
     def _free(self) -> int:
-        """The number of episodes to ask for: as many as the engines run, scaled by the share of
-        replicas that respond; none before every policy is served, or while a trainer wants the
-        devices. If nothing runs, always a whole group.
-        """
-        answering = min((h.replicas.answering for h in self._policies.values()), default=0.0)
-        if not (self.ready and answering) or self._devices.yielding:
+        """The number of episodes to ask for; none before every policy is served, or while a trainer wants the devices."""
+        if not (self.ready and self._answering()) or self._devices.yielding:
             return 0
-        group = self.config.run.group_size
-        free = int(self.admission.limit * answering) - self._running
-        if self._running == 0:
-            return max(free, group)
-        return free if free >= group else 0
+        return self._places.free(self.config.run.group_size)
 
     async def _lease_loop(self) -> None:
         while True:
@@ -271,6 +271,7 @@ class RaasService:
 
     def served_changed(self) -> None:
         """A host started or ended, or a version was loaded: there may be free slots now."""
+        self._places.look()
         self._room.set()
         self._serving_changed.set()
         self.probes.changed()
@@ -284,34 +285,28 @@ class RaasService:
     def _start(self, task: messages.Task) -> None:
         if task.id in self._tasks:
             return
-        self._running += task.group_size
-        self._tasks[task.id] = (task, asyncio.create_task(self._handle(task)))
+        place = self._places.take(task.group_size)
+        self._tasks[task.id] = (task, asyncio.create_task(self._handle(task, place)))
 
-    async def _handle(self, task: messages.Task) -> None:
-        running = task.group_size
-
+    async def _handle(self, task: messages.Task, place: TaskPlace) -> None:
         def episode_ended() -> None:
-            # The slots of finished episodes are free while the longest of the group continues.
-            nonlocal running
-            if running:
-                running -= 1
-                self._running -= 1
-                if self._free():
-                    self._room.set()
+            place.ended()
+            if self._free():
+                self._room.set()
 
         try:
             with contextlib.ExitStack() as holds:
                 for policy, version in task.pinned.items():
                     if (refresh := self._refreshes.get(policy)) is not None:
                         holds.enter_context(refresh.hold(version))
+                await place.begin(task.lease_s / 2)
                 await self._roll_out(task, episode_ended)
         except DeadlineExceeded as error:
             self._end(self._lost_contact(error))
         except AstraFlowError as error:
             self._end(error)
         finally:
-            self._running -= running
-            running = 0
+            place.leave()
             del self._tasks[task.id]
             self._room.set()
 
@@ -376,22 +371,24 @@ class RaasService:
         return min(self.config.run.lease_s / 3, self._dataflow.renew_s)
 
     async def _renew(self, deadline_s: float | None = None) -> None:
-        serving, seen = self._serving(), self._seen()
+        clock = asyncio.get_running_loop().time
+        began = clock()
         await self._dataflow.renew(
             list(self._tasks),
-            serving,
-            seen,
+            self._serving(),
+            self._seen(),
             self.measurements.collect(),
             self.waits(),
             deadline_s,
             self._digests(),
         )
+        self._places.answered(clock() - began)
 
     async def _check_engines(self) -> None:
         """Check at once, for at most half a renewal interval: hanging hosts must not delay the next
         renewal.
         """
-        running = self._running
+        running = self._places.running
         half = self._renew_s / 2
         await asyncio.gather(*(h.replicas.look(half) for h in self._policies.values()))
         limit = self.admission.limit
@@ -405,6 +402,7 @@ class RaasService:
                 self.admission.limit,
                 self.admission.reason or "nothing waits",
             )
+            self._places.look()
             self._room.set()
 
     # -- for people ------------------------------------------------------------------------------
@@ -439,7 +437,7 @@ class RaasService:
             "ready": self.ready,
             "serving": self._serving(),
             "seen": self._seen(),
-            "episodes_running": self._running,
+            "episodes_running": self._places.running,
             "tasks": sorted(self._tasks),
             "admission": {
                 "episodes": self.admission.limit,
