@@ -8,9 +8,11 @@ import json
 import os
 import sys
 import threading
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from astraflow_core.errors import PreflightError, RunFailed
@@ -22,8 +24,8 @@ from astraflow_launching.link import AgentLink, Open
 from astraflow_launching.logs import tail
 from astraflow_launching.loop import LoopThread
 from astraflow_launching.placement import HostResources, Placement, check_names
-from astraflow_launching.tls_files import tls_files
 from astraflow_wire.host.disk import is_full
+from astraflow_wire.http.tls import HOST
 
 LAST_LINES = 12
 CLOSE_S = 10.0
@@ -34,6 +36,8 @@ AGAIN_S = 10.0
 KILLED = -9
 PLACEMENT = "placement.json"
 """File of the run directory: process → host, GPUs, threads."""
+
+_TLS = ("authority", "certificate", "private_key")
 
 
 @dataclass
@@ -287,7 +291,7 @@ class AgentLauncher(ABC):
     def _without_tls(self, link: AgentLink) -> Iterator[str]:
         """Give the host the files of ``[tls]`` that it lacks, which it may only have if they are its own."""
         address = self._address(link.host)
-        for key, path in tls_files(self._context.run.directory, address).items():
+        for key, path in _tls_files(self._context.run.directory, address).items():
             if self._ask(link.host, "a look", "look", self._keys.connect_s, path=str(path)):
                 continue
             try:
@@ -358,3 +362,13 @@ class AgentLauncher(ABC):
         }
         file = self._context.run.directory / PLACEMENT
         file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def _tls_files(directory: Path, address: str) -> dict[str, Path]:
+    """Key of ``[tls]`` → its file on the host that others reach at ``address``; none before the config is in ``directory``."""
+    try:
+        text = (directory / "config.toml").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    table = tomllib.loads(text).get("tls", {})
+    return {key: Path(str(table[key]).replace(HOST, address)) for key in _TLS if key in table}
