@@ -23,6 +23,7 @@ from astraflow_runtime.dataflow.rows.training import Training
 from astraflow_runtime.dataflow.state import FlowState
 from astraflow_runtime.dataflow.tasks.queue import TaskRecord, TaskTable
 from astraflow_runtime.dataflow.timeouts import Watch
+from astraflow_runtime.raas.places import EpisodePlaces, TaskPlace
 from astraflow_runtime.raas.service import RaasService
 from astraflow_wire.status import WaitStatus
 
@@ -51,6 +52,24 @@ def test_all_invariants_hold_while_tasks_are_leased_twice() -> None:
     runs = [simulate(seed, STEPS, staleness=0, paces=ONE_SLOW) for seed in (1, 2, 3)]
     assert [run.violation for run in runs] == [None] * 3
     assert sum(run.leased_again for run in runs) > sum(run.second_won for run in runs) > 0
+
+
+def test_all_invariants_hold_however_much_is_leased_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages take 20 ms here, in which hardly an episode ends: RaaS are told that all that run do."""
+    begun: list[bool] = []
+    take = EpisodePlaces.take
+
+    def noted(self: EpisodePlaces, episodes: int) -> TaskPlace:
+        place = take(self, episodes)
+        begun.append(place not in self._waiting)
+        return place
+
+    monkeypatch.setattr(EpisodePlaces, "take", noted)
+    monkeypatch.setattr(EpisodePlaces, "_ahead", lambda self, group: self.running)
+    runs = [simulate(seed, STEPS, paces=ONE_SLOW) for seed in (1, 2, 3)]
+    assert [run.violation for run in runs] == [None] * 3
+    assert [run.updates for run in runs] == [STEPS] * 3
+    assert begun.count(False) > len(begun) / 20
 
 
 def leases_the_prompt_anew(patch: Callable[..., None]) -> None:
