@@ -175,13 +175,19 @@ def test_sampling_that_is_not_possible(
     assert found.status_code == 400 and said in found.json()["error"]
     body |= {"sampling_params": {}, "topk_prompt_logprobs": 3}
     assert "topk_prompt_logprobs" in post(client, "asample", body).json()["error"]
+    body |= {"topk_prompt_logprobs": 0, "record_stability_info": True}
+    assert "which the loss stable_reinforce needs" in post(client, "asample", body).json()["error"]
 
 
-def gradient(model_id: str, seq_id: int, change: Callable[[Any], object]) -> bytes:
+def nothing(tensor: Any) -> None:
+    """Change nothing."""
+
+
+def gradient(
+    model_id: str, seq_id: int, change: Callable[[Any], object], loss: str = "cross_entropy"
+) -> bytes:
     """A request for a sequence of one token; ``change`` is made to its first input."""
-    asked = protobuf.ForwardBackwardRequest(
-        model_id=model_id, seq_id=seq_id, loss_fn="cross_entropy"
-    )
+    asked = protobuf.ForwardBackwardRequest(model_id=model_id, seq_id=seq_id, loss_fn=loss)
     datum = asked.data.add()
     datum.model_input.add().encoded_text.tokens = b"\1\0\0\0"
     tensor = datum.loss_fn_inputs.add(key="target_tokens").value
@@ -208,6 +214,7 @@ def test_a_mistake_fails_its_request_and_holds_up_no_other(
         ("forward", gradient(model.id, 5, lambda t: t.shape.append(7)), "the shape [7]"),
         ("save_weights", of(seq_id=6, path="../x"), "at most 100"),
         ("save_weights_for_sampler", of(seq_id=7), "give path"),
+        ("forward", gradient(model.id, 8, nothing, "stable_reinforce"), "stable_reinforce: this"),
     ]
     for path, body, said in mistakes:
         sent = post(client, path, body)
@@ -249,3 +256,33 @@ def test_runs_and_sessions_are_listed(client: TestClient) -> None:
     assert (
         info.status_code == 400 and "expected tinker://MODEL/weights/NAME" in info.json()["error"]
     )
+
+
+def test_a_model_leaves_while_the_server_runs(
+    client: TestClient, found: Service, tmp_path: Path
+) -> None:
+    """What waits for it fails, another model can take its place, and nothing of it is kept."""
+    found.keep_every, one = 1, session(client)
+    model = found.create_model(found.sessions[one], 0, 0, 1, {})
+    assert model.kept is not None and model.kept.folder.is_dir()
+    body = json.dumps({"model_id": model.id, "seq_id": 1, "path": "x"}).encode()
+    waits = post(client, "save_weights", body).json()
+    assert client.delete(f"training_runs/{model.id}").status_code == 200
+    outcome = post(client, "retrieve_future", waits).json()
+    assert "was removed while the request waited" in outcome["error"]
+    assert client.get(f"sessions/{one}").json()["training_run_ids"] == []
+    assert not model.kept.folder.exists()
+    assert client.delete(f"training_runs/{model.id}").status_code == 404
+    assert "there is no model" in post(client, "save_weights", body).json()["error"]
+
+
+def test_a_sample_that_nobody_waits_for_is_cancelled(client: TestClient, found: Service) -> None:
+    one = session(client)
+    assert post(client, "client/dynamic_config", {}).json()["sample_cancel_enabled"]
+    samples, numbered = found.promises.make(one), found.promises.make(one, id=f"{one}:train:0:1")
+    for promise in (samples, numbered):
+        assert post(client, "cancel_future", {"request_id": promise.id}).status_code == 200
+    assert post(client, "cancel_future", {"request_id": "unknown"}).status_code == 200
+    told = post(client, "retrieve_future", {"request_id": samples.id}).json()
+    assert told["error"] == "the request was cancelled by its client"
+    assert numbered.outcome is None

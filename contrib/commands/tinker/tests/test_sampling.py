@@ -12,7 +12,8 @@ from tinker_cases import DEADLINE_S, data, in_loop, request, service
 from transformers import AutoModelForCausalLM
 
 from astraflow_contrib_tinker import service as service_module
-from astraflow_contrib_tinker.service import ClientSampler, Service
+from astraflow_contrib_tinker.service import Service
+from astraflow_contrib_tinker.sessions import ClientSampler
 from astraflow_contrib_tinker.wire.results import SampleResult
 from astraflow_contrib_tinker.work.futures import FailedRequest
 from astraflow_contrib_tinker.work.sampling import SampleWish, cut_at

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from astraflow_contrib_tinker.routes.numbered import NumberedRequest
-from astraflow_contrib_tinker.service import ClientSampler, ClientSession, Service
+from astraflow_contrib_tinker.service import Service
+from astraflow_contrib_tinker.sessions import ClientSampler, ClientSession
 from astraflow_contrib_tinker.wire.results import Result
 from astraflow_contrib_tinker.work.kept import KeptModel, KeptRequest
 from astraflow_contrib_tinker.work.sampling import WeightsSnapshot

@@ -11,9 +11,9 @@ import shutil
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from astraflow_contrib_tinker.sessions import ClientSampler, ClientSession
 from astraflow_contrib_tinker.wire.datums import GradientRequest
 from astraflow_contrib_tinker.wire.results import Result
 from astraflow_contrib_tinker.work.access import CURRENT, ClientKey, Usage, visible
@@ -38,31 +38,6 @@ MOST_SAMPLERS = 4096
 """Of one session; the oldest is forgotten."""
 KEPT_SNAPSHOTS = 32
 """Unnamed weights for sampling that are kept of a model."""
-
-
-@dataclass
-class ClientSampler:
-    """What a sampling session samples from: ``model_path``, unnamed weights of ``model``, or the base model. With ``follows`` it
-    is the newest weights that the model gave its followers."""
-
-    id: str
-    snapshot: WeightsSnapshot
-    model_path: str | None = None
-    model: str | None = None
-    follows: bool = False
-    made: OrderedDict[int, tuple[bytes, Promise, list[str]]] = field(default_factory=OrderedDict)
-
-
-@dataclass
-class ClientSession:
-    """What one client has; ``key`` is the name of the key that it has."""
-
-    id: str
-    metadata: dict[str, str]
-    seen: float
-    key: str = ""
-    models: dict[str, TrainedModel] = field(default_factory=dict)
-    samplers: OrderedDict[str, ClientSampler] = field(default_factory=OrderedDict)
 
 
 class Service:
@@ -363,6 +338,17 @@ class Service:
             while len(sampler.made) > MOST_SAMPLERS:
                 sampler.made.popitem(last=False)
         return promise, ids
+
+    async def remove_model(self, id: str) -> None:
+        """End one model: its requests fail, its memory is free, and a server that starts again has it no more. What was saved of
+        it and its samplers stay. :class:`Refused` with 404."""
+        model = self.model(id)
+        del self.sessions[model.session].models[id]
+        gone = FailedRequest(f"the model {id} was removed while the request waited", "user")
+        model.order.fail(gone)
+        await self.computing.do(model.close)
+        if model.kept is not None:
+            await asyncio.to_thread(shutil.rmtree, model.kept.folder, True)
 
     def end(self, session: ClientSession, forget: bool = True) -> None:
         """End a session: its requests are cancelled, its models and unnamed weights removed; on disk they are unless this is

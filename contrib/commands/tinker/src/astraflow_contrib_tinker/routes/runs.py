@@ -56,6 +56,12 @@ def run_routes(service: Service) -> APIRouter:
     async def run(id: str) -> dict[str, Any]:
         return _run(service, service.model(id))
 
+    @routes.delete("/training_runs/{id}")
+    async def remove(id: str) -> dict[str, Any]:
+        """Not of Tinker, whose models end with their session."""
+        await service.remove_model(id)
+        return {}
+
     @routes.get("/training_runs/{id}/checkpoints")
     async def checkpoints(id: str) -> dict[str, Any]:
         return {"checkpoints": [_checkpoint(saved) for saved in service.store.of_model(id)]}

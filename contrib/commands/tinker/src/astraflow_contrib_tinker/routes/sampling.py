@@ -10,6 +10,7 @@ from pydantic import Field
 from astraflow_contrib_tinker.routes.bodies import Body, later, parsed, read
 from astraflow_contrib_tinker.service import Service
 from astraflow_contrib_tinker.wire.datums import JsonModelInput, tokens_of
+from astraflow_contrib_tinker.work.losses import NO_STABILITY_INFO
 from astraflow_contrib_tinker.work.sampling import SampleWish
 from astraflow_core.errors import Refused
 from astraflow_core.types import Sampling
@@ -39,6 +40,7 @@ class _Sample(Body):
     topk_prompt_logprobs: int = 0
     topk_sample_logprobs: int = 0
     prompt_alt_tokens_k: int = 0
+    record_stability_info: bool | None = None
     target_prompt_logprobs: Any = None
 
 
@@ -85,6 +87,8 @@ def _wish(asked: _Sample) -> SampleWish:
         unknown.append("prompt_logprobs_last_n")
     if given.seed is not None:
         unknown.append("seed")
+    if asked.record_stability_info:
+        raise Refused(400, f"record_stability_info: {NO_STABILITY_INFO}")
     if unknown:
         raise Refused(400, f"{unknown[0]}: engines of this server have none; leave it out")
     texts, ids = _stops(given.stop)

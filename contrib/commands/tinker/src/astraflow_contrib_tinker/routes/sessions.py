@@ -42,6 +42,11 @@ def session_routes(service: Service) -> APIRouter:
 
     @routes.post("/client/dynamic_config")
     async def dynamic_config() -> dict[str, Any]:
+        return {"sample_cancel_enabled": True}
+
+    @routes.post("/cancel_future")
+    async def cancel(request: Request) -> dict[str, Any]:
+        service.promises.cancel((await read(request, _Retrieve)).request_id)
         return {}
 
     @routes.get("/get_server_capabilities")

@@ -15,7 +15,8 @@ from astraflow_contrib_tinker.routes.numbered import (
     RequestKind,
     put_numbered,
 )
-from astraflow_contrib_tinker.service import ClientSession, Service
+from astraflow_contrib_tinker.service import Service
+from astraflow_contrib_tinker.sessions import ClientSession
 from astraflow_core.errors import Refused
 
 MOST_BODY_BYTES = 32 << 20

@@ -160,6 +160,15 @@ class Promises:
             pass
         return promise
 
+    def cancel(self, id: str) -> None:
+        """End a sample that nobody waits for; requests of a model are worked on in their order all the same."""
+        promise = self._pending.get(id)
+        if promise is None or not _UNNUMBERED.fullmatch(id) or not visible(promise.key):
+            return
+        if promise.task is not None:
+            promise.task.cancel()
+        self.finish(promise, FailedRequest("the request was cancelled by its client", "user"))
+
     def forget(self, owner: str) -> None:
         """Cancel and drop all of ``owner``."""
         for promise in [p for p in self._pending.values() if p.owner == owner]:

@@ -25,6 +25,10 @@ from astraflow_core.types import Batch, ComponentContext, Loss, LossInputs
 
 LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
 RATIO_MASK = "sequence_ratio_mask"
+NO_STABILITY_INFO = (
+    "this server keeps nothing of a sampled sequence, which the loss stable_reinforce needs; sample without it, and choose "
+    "importance_sampling, ppo, cispo, gspo or an algorithm as loss_fn"
+)
 PER_TOKEN = {"reference": "reference_logprobs", "proximal": "proximal_logprobs", "values": "values"}
 """What an algorithm may need → the name under which a client gives it for each target."""
 OWN_PASS = frozenset({"entropy"})
@@ -174,6 +178,8 @@ def _of_plugin(
     request: GradientRequest, rows: Rows, catalog: Catalog, context: ComponentContext
 ) -> tuple[Algorithm, Batch]:
     data, name = request.data, request.loss
+    if name == "stable_reinforce":
+        raise Refused(400, f"{name}: {NO_STABILITY_INFO}")
     try:
         selected, config = catalog.validate_options(
             Kind.ALGORITHM, name, _whole_numbers(request.config), "loss_fn_config"
