@@ -11,6 +11,9 @@ besides. Both sides compute with one thread. ``..._s`` and ``..._cpu_s`` are of 
 
 ``throughput_at_8``: steps per second of eight such scripts together on one server, over those of one; ``cpu_throughput_at_8``
 the same for each CPU second of all processes, which tells what is lost to the machine's other work.
+
+``adapters_..._over_...``: eight LoRA models that are sampled at once in one engine (``shared``), over an engine for each with merged
+weights (``engines``) and over two engines that swap versions (``swaps``): tokens of each second and CPU second, and memory.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ SCRIPT, QUICKSTART = ROOT / "examples/tinker/train.py", ROOT / "examples/quickst
 PAIRS, CALLS_OF_A_SET = 5, 2
 ROUNDS, STEPS = 1, 8
 MANY, STEPS_OF_MANY = 8, 2
+ADAPTER_ROUNDS = 3
 SEQUENCES, PROMPT, SAMPLED = 512, 7, 6
 MODELS = ROUNDS * (1 + MANY)
 """Those of scripts that ended are kept until the server misses their heartbeats."""
@@ -77,7 +81,7 @@ def measure(quick: bool) -> dict[str, float]:
             sides.one.append(scripts(python, server, told, 1, steps))
             sides.many.append(scripts(python, server, told, 2 if quick else MANY, of_many))
             print(f"tinker: {sides.native[-1]} {sides.one[-1]} {sides.many[-1]}", file=sys.stderr)
-    return {**compared(sides), **result}
+    return {**compared(sides), **result, **adapters(quick)}
 
 
 def compared(sides: Sides) -> dict[str, float]:
@@ -257,6 +261,30 @@ def _trainer_alone(folder: Path, data: dict[str, Any], count: int) -> Callable[[
         return (time.process_time() - began) / count
 
     return compute
+
+
+# -- adapters --------------------------------------------------------------------------------------
+
+
+def adapters(quick: bool) -> dict[str, float]:
+    """What :mod:`bench.support.adapter_engines` measures, one process after the other."""
+    result: dict[str, float] = {}
+    found: dict[str, dict[str, float]] = {}
+    for mode in ("shared",) if quick else ("shared", "engines", "swaps"):
+        command = [
+            sys.executable,
+            "-m",
+            "bench.support.adapter_engines",
+            mode,
+            str(1 if quick else ADAPTER_ROUNDS),
+        ]
+        with _process(command, {"OMP_NUM_THREADS": "1"}) as process:
+            found[mode] = json.loads(_output(process).readline())
+        result |= {f"adapters_{mode}_{name}": round(v, 1) for name, v in found[mode].items()}
+    for mode in found.keys() - {"shared"}:
+        for name, value in found[mode].items():
+            result[f"adapters_{name}_over_{mode}"] = round(found["shared"][name] / value, 3)
+    return result
 
 
 # -- processes -------------------------------------------------------------------------------------
