@@ -32,6 +32,7 @@ RUNS = 3
 POLL_S, DEADLINE_S = 0.02, 240.0
 ROLES = {
     "host": "astraflow_engine_host.main",
+    "imports": "astraflow_runtime.forking.server",
     "dataflow": "dataflow",
     "trainer": "trainer",
     "raas": "raas",
