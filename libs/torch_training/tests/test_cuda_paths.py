@@ -50,6 +50,7 @@ def test_the_peak_is_that_of_the_device() -> None:
         ({"compute_dtype": "float32"}, GPU, "sdpa"),
         ({"compute_dtype": "bfloat16", "layout": "tree"}, GPU, "sdpa"),
         ({"compute_dtype": "bfloat16", "attention": "eager"}, GPU, "eager"),
+        ({"attention": "flex_attention"}, GPU, "flex_attention"),
     ],
 )
 def test_flash_attention_is_taken_where_it_is_installed(
@@ -58,4 +59,4 @@ def test_flash_attention_is_taken_where_it_is_installed(
     monkeypatch.setattr(model, "is_flash_attn_2_available", lambda: True)
     assert model.attention_of(TrainingConfig(**keys), device) == expected
     monkeypatch.setattr(model, "is_flash_attn_2_available", lambda: False)
-    assert model.attention_of(TrainingConfig(**keys), device) in ("sdpa", "eager")
+    assert model.attention_of(TrainingConfig(**keys), device) in ("sdpa", keys.get("attention"))

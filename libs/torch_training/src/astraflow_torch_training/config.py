@@ -76,10 +76,10 @@ class TrainingConfig(AdapterKeys):
         description="Hugging Face folder of the reference model, of the same vocabulary: a teacher. Default: "
         "the initial model.",
     )
-    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = Field(
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2", "flex_attention"] = Field(
         "auto",
         description="'auto': flash_attention_2 on CUDA if flash-attn is installed and compute_dtype is "
-        "bfloat16, else sdpa.",
+        "bfloat16, else sdpa. flex_attention, on CUDA: trees without a mask of all pairs of tokens.",
     )
     layout: Literal["auto", "bucketed", "packed", "tree"] = Field(
         "auto",
@@ -118,7 +118,7 @@ class TrainingConfig(AdapterKeys):
     def _flash_attention_takes_no_mask(self) -> Self:
         if self.attention == "flash_attention_2" and self.layout == "tree":
             raise ValueError(
-                'layout = "tree" needs a mask, which attention = "flash_attention_2" does not take; leave attention = "auto"'
+                'layout = "tree" needs a mask, which attention = "flash_attention_2" does not take; leave attention = "auto", or set "flex_attention"'
             )
         return self
 

@@ -17,7 +17,7 @@ from astraflow_core.errors import UserError
 from astraflow_torch_training.config import TrainingConfig
 from astraflow_torch_training.logprobs import logit_gradients, token_logprobs
 from astraflow_torch_training.memory import enough_memory_for_state
-from astraflow_torch_training.trees import tree_mask
+from astraflow_torch_training.trees import FLEX, mask_for
 from astraflow_torch_weights.images import ImageEncoder, reads_images
 from astraflow_torch_weights.routers import RouterReplay
 from astraflow_training.micro_batches import MicroBatch
@@ -120,7 +120,8 @@ class CausalLM:
         if micro.position_ids is not None:
             arguments["position_ids"] = torch.from_numpy(micro.position_ids).to(self.device)
         if micro.ends is not None:
-            arguments["attention_mask"] = tree_mask(torch.from_numpy(micro.ends).to(self.device))
+            ends = torch.from_numpy(micro.ends).to(self.device)
+            arguments["attention_mask"] = mask_for(ends, self.backbone.config)
         if self.replay is not None:
             # It stays until the next pass: checkpointed activations are computed again in the backward pass.
             self.replay.impose(micro.routed, self.device)
@@ -151,7 +152,14 @@ class CausalLM:
 
 def attention_of(config: TrainingConfig, device: torch.device) -> str:
     """The implementation of attention, by the name that transformers gives it: the key ``attention``, where
-    ``'auto'`` is flash attention if the device, the dtype, the layout and the installed packages allow it."""
+    ``'auto'`` is flash attention if the device, the dtype, the layout and the installed packages allow it.
+
+    Raises :class:`UserError` for FlexAttention on a CPU, of which PyTorch computes no gradients there."""
+    if config.attention == FLEX and device.type != "cuda":
+        raise UserError(
+            f"attention = {FLEX!r} needs CUDA, and the device is {device.type!r}; leave attention = 'auto', which computes "
+            "layout = 'tree' with a mask"
+        )
     if config.attention != "auto":
         return config.attention
     flash = device.type == "cuda" and config.compute_dtype == "bfloat16" and config.layout != "tree"

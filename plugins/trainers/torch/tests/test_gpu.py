@@ -10,10 +10,15 @@ import pytest
 import torch
 from trainer_cases import Surrogate, make_batch, prepared
 
+from astraflow_core.types import Batch
+from astraflow_core.types.columns import zeros
 from astraflow_plugin_torch_trainer.config import TorchTrainerConfig
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
 from astraflow_testing.conformance.subject import context
 from astraflow_testing.conformance.trainer import Subject, TrainerConformance, installed
+from astraflow_testing.images.pictures import picture, prompt, write_picture_model
+from astraflow_wire.column_table import batch_columns
+from astraflow_wire.images.model import ImageModel
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,7 +31,10 @@ NEEDS = frozenset({"entropy", "reference"})
 
 
 class TestTorchTrainerOnCuda(TrainerConformance):
-    own_tests: ClassVar = {"lora": "test_adapters_are_those_on_cpu"}
+    own_tests: ClassVar = {
+        "lora": "test_adapters_are_those_on_cpu",
+        "images": "test_images_are_those_on_cpu",
+    }
 
     @pytest.fixture
     def component(self) -> Subject:
@@ -37,8 +45,23 @@ class TestTorchTrainerOnCuda(TrainerConformance):
     def test_adapters_are_those_on_cpu(self, folder: Path, tmp_path: Path) -> None:
         same_steps(folder, tmp_path, lora_rank=2)
 
+    def test_images_are_those_on_cpu(self, tmp_path: Path) -> None:
+        folder = write_picture_model(tmp_path / "pictured")
+        tokens, images = prompt(ImageModel.of(folder), [3], picture(1), [5, 6])
+        columns = zeros(batch_columns(False, False), 1, len(tokens))
+        given = columns | {"lengths": np.array([len(tokens)], np.int32), "tokens": tokens}
+        batch = Batch(id="b", policy="p", version=0, images=images, **given)
+        found = []
+        for device in ("cpu", "cuda"):
+            trainer = made(folder, tmp_path, device=device)
+            found.append(trainer.logprobs(batch, "current"))
+            trainer.close()
+        np.testing.assert_allclose(found[1], found[0], rtol=1e-3, atol=1e-4)
 
-@pytest.mark.parametrize("keys", [{}, {"layout": "packed"}, {"layout": "tree"}], ids=str)
+
+@pytest.mark.parametrize(
+    "keys", [{}, {"layout": "packed"}, {"layout": "tree"}, {"attention": "flex_attention"}], ids=str
+)
 def test_steps_are_those_on_cpu(folder: Path, tmp_path: Path, keys: dict[str, Any]) -> None:
     same_steps(folder, tmp_path, **keys)
 
@@ -95,14 +118,15 @@ def stepped(trainer: TorchTrainer, numbers: Any) -> list[dict[str, float]]:
 
 def same_steps(folder: Path, place: Path, **keys: Any) -> None:
     figures, weights = [], []
-    for device in ("cpu", "cuda"):
-        trainer = made(folder, place, device=device, **keys)
+    on_cpu = {key: value for key, value in keys.items() if key != "attention"}
+    for device, own in (("cpu", on_cpu), ("cuda", keys)):
+        trainer = made(folder, place, device=device, **own)
         steps = stepped(trainer, range(STEPS))
         figures.append([[step["loss"], step["grad_norm"]] for step in steps])
         weights.append({t.name: np.frombuffer(bytes(t.data), np.float32) for t in trainer.export()})
         trainer.close()
     np.testing.assert_allclose(figures[1], figures[0], rtol=1e-3, atol=1e-4)
     # A gradient near zero that rounds elsewhere turns Adam's first steps around, which are as long as the learning rate.
-    for name, on_cpu in weights[0].items():
-        np.testing.assert_allclose(weights[1][name], on_cpu, rtol=0, atol=2 * STEPS * KEYS["lr"])
-        assert np.median(np.abs(weights[1][name] - on_cpu)) < 1e-4
+    for name, expected in weights[0].items():
+        np.testing.assert_allclose(weights[1][name], expected, rtol=0, atol=2 * STEPS * KEYS["lr"])
+        assert np.median(np.abs(weights[1][name] - expected)) < 1e-4

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention import flex_attention
 from trainer_cases import Surrogate, make_batch, make_branches, prepared
 from transformers import AutoModelForCausalLM
+from transformers.integrations import flex_attention as integration
 
 from astraflow_core.errors import UserError
 from astraflow_core.protocols.trainer import AdamWStep
@@ -18,6 +20,8 @@ from astraflow_core.types import Batch
 from astraflow_plugin_torch_trainer.trainer import TorchTrainer
 from astraflow_torch_training.gradient import Tally, accumulate
 from astraflow_torch_training.logprobs import token_logprobs
+from astraflow_torch_training.model import load_model
+from astraflow_torch_training.trees import FLEX
 from astraflow_training.layouts import cut
 
 Build = Callable[..., TorchTrainer]
@@ -93,6 +97,33 @@ def test_gradient_equals_one_large_batch_by_hand(
     got, tally = gradient(trainer, batch, **how)
     assert_close(got, expected)
     assert tally.sums["loss"].item() == pytest.approx(loss, rel=1e-5)
+
+
+def test_trees_have_the_same_gradient_with_flex_attention(
+    build: Build, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Computed as PyTorch describes it, without the kernel, which needs CUDA."""
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
+    monkeypatch.setattr(
+        integration, "compile_friendly_flex_attention",
+        lambda query, key, value, training=False, **how: flex_attention.flex_attention(query, key, value, **how),
+    )  # fmt: skip
+    trainer = build(folder)
+    batch = prepared(make_branches(), Surrogate(), trainer)
+    expected, _ = by_hand(folder, batch)
+    trainer._model = load_model(folder, torch.device("cpu"), FLEX, False, None)
+    masks: list[Any] = []
+    trainer._model.backbone.register_forward_pre_hook(
+        lambda _, __, kwargs: masks.append(kwargs["attention_mask"]), with_kwargs=True
+    )
+    got, _ = gradient(trainer, batch, budget=10_000, layout="tree")
+    assert masks and all(isinstance(mask, flex_attention.BlockMask) for mask in masks)
+    assert_close(got, expected)
+
+
+def test_flex_attention_is_refused_on_a_cpu(build: Build, folder: Path) -> None:
+    with pytest.raises(UserError, match=r"'flex_attention' needs CUDA.*attention = 'auto'"):
+        build(folder, attention="flex_attention")
 
 
 def test_checkpointing_computes_layers_again_in_the_backward_pass(

@@ -7,16 +7,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.attention.flex_attention import create_mask
 from trainer_cases import make_batch, make_branches
 from transformers import LlamaConfig, MistralConfig, MistralModel, Qwen3Config, Qwen3Model
 
 from astraflow_core.errors import UserError
 from astraflow_core.types import Batch
-from astraflow_torch_training.trees import check_trees, tree_mask
+from astraflow_torch_training.trees import BLOCK, check_trees, tree_blocks, tree_mask
 from astraflow_training.micro_batches import MicroBatch, PredictedTokens
 from astraflow_training.prefix_trees import prefix_trees, tree_micro_batches
 from astraflow_training.shares import even_micro_batches
@@ -145,3 +147,43 @@ def test_models_that_ignore_the_mask_are_refused() -> None:
         check_trees(summed, LlamaConfig(**SMALL), torch.device("cpu"), Path("/m"))
     config = Qwen3Config(**SMALL)
     check_trees(Qwen3Model(config), config, torch.device("cpu"), Path("/m"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000), nodes=st.integers(1, 3 * BLOCK + 7), branching=st.floats(0, 0.3)
+)
+def test_blocks_see_what_the_mask_says(seed: int, nodes: int, branching: float) -> None:
+    """Pair by pair; a block counts as whole, or as empty, only if it is."""
+    ends = torch.from_numpy(np.stack([random_ends(seed + i, nodes, branching) for i in range(2)]))
+    mask, blocks = tree_mask(ends), tree_blocks(ends)
+    assert torch.equal(create_mask(blocks.mask_mod, 2, None, nodes, nodes, "cpu"), mask)
+    queries = range(-(-nodes // BLOCK))
+    for tree in range(2):
+        for query in queries:
+            rows = mask[tree, 0, query * BLOCK : (query + 1) * BLOCK]
+            partial = listed(blocks.kv_indices, blocks.kv_num_blocks, tree, query)
+            whole = listed(blocks.full_kv_indices, blocks.full_kv_num_blocks, tree, query)
+            assert not partial & whole
+            for key in queries:
+                block = rows[:, key * BLOCK : (key + 1) * BLOCK]
+                assert key not in whole or bool(block.all())
+                assert key in partial | whole or not bool(block.any())
+
+
+def listed(indices: Any, counts: Any, tree: int, query: int) -> set[int]:
+    return set(indices[tree, 0, query, : int(counts[tree, 0, query])].tolist())
+
+
+def random_ends(seed: int, nodes: int, branching: float) -> npt.NDArray[np.int64]:
+    """Of a tree in the order of a walk through it: where the nodes below each end."""
+    random = np.random.default_rng(seed)
+    ends = np.full(nodes, nodes)
+    path = [0]
+    for node in range(1, nodes):
+        if random.random() < branching:
+            keep = int(random.integers(1, len(path) + 1))
+            ends[path[keep:]] = node
+            path = path[:keep]
+        path.append(node)
+    return ends

@@ -39,7 +39,7 @@ from astraflow_torch_training.optimizer import (
     set_adamw,
     set_lr,
 )
-from astraflow_torch_training.trees import check_trees, obstacle_to_trees
+from astraflow_torch_training.trees import FLEX, check_trees, obstacle_to_trees
 from astraflow_torch_weights.batch_invariant import make_batch_invariant
 from astraflow_torch_weights.preloading import preload as preload
 from astraflow_training.layouts import cut, layout_for
@@ -80,7 +80,7 @@ class TorchTrainer:
         device = _device(self._config.device)
         attention = attention_of(self._config, device)
         # A mask of all pairs costs little beside the arithmetic of a CPU, and much memory of a GPU.
-        trees = device.type == "cpu" and attention != "flash_attention_2"
+        trees = (device.type == "cpu" and attention != "flash_attention_2") or attention == FLEX
         # In a tree the tokens before one are not its neighbours: attention adds up in another order.
         trees = trees and not self._config.batch_invariant
         self._layout = layout_for(self._config.layout, attention, trees)
