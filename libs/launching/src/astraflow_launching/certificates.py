@@ -14,6 +14,8 @@ from astraflow_core.errors import PreflightError
 if TYPE_CHECKING:
     from cryptography.x509 import GeneralName
 
+_LIST = b"-----BEGIN X509 CRL-----"
+"""Where a list of revoked certificates begins, in PEM."""
 _SLACK = datetime.timedelta(days=1)
 """A certificate is valid from this long ago: clocks differ."""
 
@@ -53,6 +55,32 @@ def issued(
 ) -> Certificate:
     """A certificate of ``hosts`` that ``authority`` has signed, for servers and clients. Raises as :func:`self_signed` does."""
     return _made(hosts[0], hosts, valid, authority, authority=False)
+
+
+def with_revocations(authority: Certificate, *revoked: bytes) -> bytes:
+    """The certificate of an authority, in PEM, with the list of those that it has revoked: those of before, and ``revoked``,
+    certificates in PEM. Who reads it as the authority refuses them."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    own = x509.load_pem_x509_certificate(authority.public)
+    numbers = {x509.load_pem_x509_certificate(each).serial_number for each in revoked}
+    if _LIST in authority.public:
+        numbers |= {each.serial_number for each in x509.load_pem_x509_crl(authority.public)}
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(own.subject)
+        .last_update(own.not_valid_before_utc)
+        .next_update(own.not_valid_after_utc)
+    )
+    for number in sorted(numbers):
+        entry = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now)
+        builder = builder.add_revoked_certificate(entry.build())
+    key = serialization.load_pem_private_key(authority.key, None)
+    signed = builder.sign(key, hashes.SHA256())  # type: ignore[arg-type]
+    pem = serialization.Encoding.PEM
+    return own.public_bytes(pem) + signed.public_bytes(pem)
 
 
 def _made(

@@ -37,8 +37,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--days", metavar="N", type=float, default=365.0, help="validity in days (default: 365)"
     )
+    parser.add_argument(
+        "--revoke",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="end the validity of the certificate of this host, and delete its files",
+    )
     parser.set_defaults(command=run_certs)
-    teach(parser, "security.md", "certs certs --host gpu-1,10.0.0.11 --host gpu-2,10.0.0.12")
+    teach(
+        parser,
+        "security.md",
+        "certs certs --host gpu-1,10.0.0.11 --host gpu-2,10.0.0.12",
+        "certs certs --revoke gpu-2",
+    )
 
 
 def run_certs(arguments: argparse.Namespace) -> int:
@@ -47,10 +59,17 @@ def run_certs(arguments: argparse.Namespace) -> int:
         raise UserError(f"--days {arguments.days:g}: expected more than 0 and at most {_MOST_DAYS}")
     valid = datetime.timedelta(days=arguments.days)
     folder: Path = arguments.directory.absolute()
+    if arguments.revoke:
+        if arguments.host:
+            raise UserError("--host and --revoke: make and revoke certificates by one command each")
+        _revoke(folder, arguments.revoke)
+        return 0
     hosts = _hosts(arguments.host)
     known = (folder / f"{AUTHORITY}.pem").exists()
     files = [*hosts] if known else [AUTHORITY, *hosts, OPERATOR]
     _refuse_existing(folder, files)
+    from astraflow_launching.certificates import Certificate, with_revocations
+
     authority = _read(folder) if known else _new_authority(valid)
     made: dict[str, Certificate] = {} if known else {AUTHORITY: authority}
     for name in files:
@@ -58,6 +77,8 @@ def run_certs(arguments: argparse.Namespace) -> int:
             made[name] = _issued(authority, hosts.get(name, (name,)), valid)
     try:
         folder.mkdir(0o700, parents=True, exist_ok=True)
+        if AUTHORITY in made:
+            made[AUTHORITY] = Certificate(with_revocations(authority), authority.key)
         for name, certificate in made.items():
             _write(folder / f"{name}.key", certificate.key, 0o600)
             _write(folder / f"{name}.pem", certificate.public, 0o644)
@@ -131,6 +152,33 @@ def _issued(
         return issued(authority, names, valid)
     except ValueError as error:
         raise UserError(f"no certificate of {', '.join(names)} can be made: {error}") from error
+
+
+def _revoke(folder: Path, names: list[str]) -> None:
+    """Name the certificates in the authority's list, in one step, and delete their files."""
+    from astraflow_launching.certificates import with_revocations
+    from astraflow_wire.host.disk import replace_file
+
+    authority = _read(folder)
+    if kept := sorted({AUTHORITY, OPERATOR} & set(names)):
+        raise UserError(
+            f"--revoke {kept[0]}: only certificates of hosts are revoked; make a new folder instead"
+        )
+    files = [folder / f"{name}.pem" for name in names]
+    try:
+        revoked = [file.read_bytes() for file in files]
+        replace_file(folder / f"{AUTHORITY}.pem", with_revocations(authority, *revoked).decode())
+        for file in files:
+            file.unlink()
+            file.with_suffix(".key").unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename}: {error.strerror}; it is needed to revoke its certificate"
+        ) from error
+    print_line(
+        f"revoked {', '.join(names)}. Copy {folder / AUTHORITY}.pem to each host in the place of the old one: services read it at the "
+        "next connection"
+    )
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:

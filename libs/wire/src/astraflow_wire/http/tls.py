@@ -7,6 +7,7 @@ every listener and every client has it without being told.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import socket
 import ssl
@@ -15,6 +16,7 @@ from collections.abc import Iterable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from astraflow_core.errors import UserError
@@ -27,6 +29,9 @@ CLIENT_CERTIFICATES = "ASTRAFLOW_TLS_CLIENT_CERTIFICATES"
 HOST = "{host}"
 """In the path of a certificate or key: the address of this host, as its launcher says, or its name."""
 
+log = logging.getLogger("astraflow.wire")
+_REVOCATIONS = b"-----BEGIN X509 CRL-----"
+"""In the file of an authority: the certificates that it has revoked follow."""
 HANDSHAKE = 0x16
 """First byte of a connection that begins with TLS."""
 HTTPS_ONLY = "this service speaks HTTPS only: use https:// and, in a run with [tls], its authority"
@@ -38,13 +43,14 @@ PLAIN_ANSWER = (
     + _HTTPS_ONLY_BODY
 )
 """To a peer that begins with something else."""
-_EXPIRED, _NOT_YET = 10, 9
+_EXPIRED, _NOT_YET, _REVOKED = 10, 9, 23
 _OTHER_NAME = (62, 64)
 _OF_OUR_CERTIFICATE = (
     "CERTIFICATE_REQUIRED",
     "UNKNOWN_CA",
     "BAD_CERTIFICATE",
     "CERTIFICATE_EXPIRED",
+    "CERTIFICATE_REVOKED",
 )
 """Error codes of X509_verify_cert."""
 _LOOK_S, _ALERT_S = 5.0, 0.5
@@ -134,13 +140,39 @@ def _clear(environment: MutableMapping[str, str]) -> None:
 
 
 def server_tls(host: str) -> ssl.SSLContext | None:
-    """The context of a listener of this process on ``host``, an address that the certificate must cover."""
+    """The context of a listener of this process on ``host``, an address that the certificate must cover. A connection has the files
+    as they are when it begins: a certificate is renewed, and others are revoked, while the listener runs."""
     tls = of_process()
     if tls is None:
         return None
     if host not in ("", "0.0.0.0", "::"):  # noqa: S104 - compared, not bound
         tls.check([host])
-    return tls.server_context()
+    context = tls.server_context()
+    context.sni_callback = _Renewal(tls, context)
+    return context
+
+
+class _Renewal:
+    """Called as each handshake begins: gives it a new context once the files have changed."""
+
+    def __init__(self, tls: RunTls, context: ssl.SSLContext) -> None:
+        self._tls, self._current = tls, context
+        self._seen = self._stamps()
+
+    def __call__(self, connection: Any, name: str | None, original: ssl.SSLContext) -> None:
+        """Files that do not fit each other, such as between the writing of two, change nothing; the next connection looks again."""
+        stamps = self._stamps()
+        if stamps != self._seen:
+            try:
+                self._current, self._seen = self._tls.server_context(), stamps
+            except TlsProblem as problem:
+                log.warning("%s; connections have the files of before", problem)
+        connection.context = self._current
+
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        files = [_here(self._tls.authority), *self._tls.own_files()]
+        stats = [os.stat(file) for file in files if file.exists()]
+        return [(found.st_ino, found.st_mtime_ns, found.st_size) for found in stats]
 
 
 def client_tls(url: str, tls: RunTls | None = None) -> ssl.SSLContext | None:
@@ -221,6 +253,8 @@ def _of_certificate(error: ssl.SSLCertVerificationError, url: str, tls: RunTls |
     if error.verify_code in (_EXPIRED, _NOT_YET):
         when = "that has expired" if error.verify_code == _EXPIRED else "that is not valid yet"
         return f"{which} {when} by the clock of this host: {_NEW} and restart the process"
+    if error.verify_code == _REVOKED:
+        return f"{which} that the authority {tls.authority if tls else ''} has revoked: {_NEW} and restart the process"
     if error.verify_code in _OTHER_NAME:
         return f"{which} that is not one of {host}: {_NEW.replace('NAME', host)} and restart the process"
     if tls is None:
@@ -255,6 +289,7 @@ def _here(path: Path) -> Path:
 def _server_context(tls: RunTls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # who resumes a session shows no certificate, which may be revoked
     _load_own(context, tls)
     if tls.client_certificates:
         _load_authority(context, tls)
@@ -279,6 +314,8 @@ def _load_authority(context: ssl.SSLContext, tls: RunTls) -> None:
         raise TlsProblem(
             "authority", f"{_here(tls.authority)} has no certificate in PEM; {_NEW}"
         ) from error
+    if _REVOCATIONS in _here(tls.authority).read_bytes():
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def _load_own(context: ssl.SSLContext, tls: RunTls) -> None:
@@ -335,6 +372,10 @@ def _unverified(tls: RunTls, host: str, error: ssl.SSLCertVerificationError) -> 
             else "is not valid yet by the clock of this host"
         )
         return TlsProblem("certificate", f"{certificate}, or its authority, {when}; {_NEW}")
+    if error.verify_code == _REVOKED:
+        return TlsProblem(
+            "certificate", f"{certificate} is revoked by {_here(tls.authority)}; {_NEW}"
+        )
     if error.verify_code in _OTHER_NAME:
         return TlsProblem(
             "certificate",
