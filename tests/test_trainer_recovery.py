@@ -133,10 +133,9 @@ def ranks_of_trainer(user: User) -> tuple[list[int], list[int]]:
     """The processes of rank 1, and those of all ranks with torchrun, which started them."""
     ones, every = [], []
     for pid, line in live_commands(user.marker).items():
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         if "trainer" in line:
             every.append(pid)
-            ones += [pid] if b"RANK=1" in variables else []
+            ones += [pid] if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes() else []
     return ones, every
 
 
