@@ -26,10 +26,10 @@ from astraflow_plugin_torch_engine.batch import Job
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.loop import DecodeLoop
 from astraflow_plugin_torch_engine.model import CausalModel
-from astraflow_plugin_torch_engine.named_adapters import MOST
 from astraflow_plugin_torch_engine.reading import ImageReader
 from astraflow_plugin_torch_engine.receiving import BroadcastMembership
 from astraflow_plugin_torch_engine.sampling import SEMANTICS
+from astraflow_plugin_torch_engine.stacked_adapters import MOST
 from astraflow_serving.tokens import check_request, check_tokens
 from astraflow_torch_weights.preloading import preload as preload
 

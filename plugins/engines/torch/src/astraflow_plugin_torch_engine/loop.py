@@ -27,10 +27,10 @@ from astraflow_plugin_torch_engine.batch import DecodingBatch, Job, Settled, set
 from astraflow_plugin_torch_engine.cache import Entries, KVPool
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.model import CausalModel
-from astraflow_plugin_torch_engine.named_adapters import NamedAdapters, PreparedAdapter
 from astraflow_plugin_torch_engine.sampling import sample
 from astraflow_plugin_torch_engine.speculation.drafts import Speculation
 from astraflow_plugin_torch_engine.speculation.packed import can_pack, verify
+from astraflow_plugin_torch_engine.stacked_adapters import PreparedAdapter, StackedAdapters
 from astraflow_plugin_torch_engine.weights import load_tensors, load_weights
 
 _WORTH_A_PREFILL = 0.25
@@ -63,7 +63,7 @@ class DecodeLoop:
         self.seconds = {"decode_seconds": 0.0, "prefill_seconds": 0.0}
         base = AdapterBase(model.folder)
         self._adapters = AdapterMerger(base, model.module)
-        self.named = NamedAdapters(
+        self.named = StackedAdapters(
             base, model.module, model.device, lambda: self._batch.rows["adapter"]
         )
         self._config = config

@@ -18,7 +18,7 @@ from astraflow_contrib_tinker.wire.results import SampleResult
 from astraflow_contrib_tinker.work.access import FairTurns
 from astraflow_contrib_tinker.work.base import BaseModel
 from astraflow_contrib_tinker.work.exported import ADAPTER
-from astraflow_contrib_tinker.work.slots import Slot, Slots
+from astraflow_contrib_tinker.work.slots import VersionSlot, VersionSlots
 from astraflow_core.errors import AstraFlowError, Refused
 from astraflow_core.protocols.engine import Engine, ServesAdapters
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
@@ -62,16 +62,18 @@ class _Loaded:
     """An engine, and the slots for adapters of the base that is loaded in it, known by their names."""
 
     engine: Engine
-    adapters: Slots[str, WeightsSnapshot]
+    adapters: VersionSlots[str, WeightsSnapshot]
 
 
 class EnginePool:
-    """At most ``size`` engines, as :class:`Slots` gives them out. All adapters are sampled in one that has the base model, at most
+    """At most ``size`` engines, as :class:`VersionSlots` gives them out. All adapters are sampled in one that has the base model, at most
     ``adapters`` at once, or as many as it serves; others have the versions of models whose every weight is trained."""
 
     def __init__(self, base: BaseModel, size: int, adapters: int) -> None:
         self._base, self._adapters = base, adapters
-        self._engines: Slots[_Loaded, WeightsSnapshot] = Slots(size, self._begin, self._load)
+        self._engines: VersionSlots[_Loaded, WeightsSnapshot] = VersionSlots(
+            size, self._begin, self._load
+        )
         self._numbers, self._turns = itertools.count(1), FairTurns(MOST_AT_ONCE)
         self._tokenizer = base.tokenizer()
 
@@ -169,12 +171,12 @@ class EnginePool:
             async with loaded.adapters.using(snapshot.version, snapshot) as name:
                 yield loaded.engine, name
 
-    async def _begin(self) -> Slot[_Loaded]:
+    async def _begin(self) -> VersionSlot[_Loaded]:
         engine = self._base.build_engine()
         await engine.start(self._base.folder)
-        return Slot(_Loaded(engine, self._adapters_of(engine)), 0)
+        return VersionSlot(_Loaded(engine, self._adapters_of(engine)), 0)
 
-    async def _load(self, slot: Slot[_Loaded], snapshot: WeightsSnapshot) -> None:
+    async def _load(self, slot: VersionSlot[_Loaded], snapshot: WeightsSnapshot) -> None:
         loaded = slot.value
         if not snapshot.version:  # the files of a base model need not be one
             await loaded.engine.close()
@@ -188,20 +190,20 @@ class EnginePool:
         finally:
             await loaded.engine.resume()
 
-    def _adapters_of(self, engine: Engine) -> Slots[str, WeightsSnapshot]:
+    def _adapters_of(self, engine: Engine) -> VersionSlots[str, WeightsSnapshot]:
         names, serving = itertools.count(1), cast(ServesAdapters, engine)
 
-        async def begin() -> Slot[str]:
-            return Slot(f"slot-{next(names)}", -1)
+        async def begin() -> VersionSlot[str]:
+            return VersionSlot(f"slot-{next(names)}", -1)
 
-        async def load(slot: Slot[str], snapshot: WeightsSnapshot) -> None:
+        async def load(slot: VersionSlot[str], snapshot: WeightsSnapshot) -> None:
             base = await asyncio.to_thread(lambda: self._base.digest)
             source = WeightSource(
                 "tinker", snapshot.version, snapshot.adapter, "", 0, 0.0, "adapter", base
             )
             await serving.load_adapter(slot.value, source)
 
-        return Slots(min(self._adapters, self._base.most_adapters), begin, load)
+        return VersionSlots(min(self._adapters, self._base.most_adapters), begin, load)
 
 
 async def _score(

@@ -19,7 +19,7 @@ PATIENCE_S = 1.0
 
 
 @dataclass
-class Slot(Generic[T]):
+class VersionSlot(Generic[T]):
     """A place with one version at a time; ``users`` requests use it."""
 
     value: T
@@ -35,10 +35,10 @@ class _Coming(Generic[T]):
 
     since: float
     wanted: int = 0
-    task: asyncio.Future[Slot[T]] | None = None
+    task: asyncio.Future[VersionSlot[T]] | None = None
 
 
-class Slots(Generic[T, W]):
+class VersionSlots(Generic[T, W]):
     """At most ``size`` slots. A request waits for one that has its version, or that nobody uses: that one loads it, for all
     requests that wait for the same version. Versions are loaded in the order in which they were first asked for, and once one is
     waited for longer than ``PATIENCE_S``, no request goes ahead of it, so that none waits for ever. ``begin`` makes a slot;
@@ -47,11 +47,11 @@ class Slots(Generic[T, W]):
     def __init__(
         self,
         size: int,
-        begin: Callable[[], Awaitable[Slot[T]]],
-        load: Callable[[Slot[T], W], Awaitable[None]],
+        begin: Callable[[], Awaitable[VersionSlot[T]]],
+        load: Callable[[VersionSlot[T], W], Awaitable[None]],
     ) -> None:
         self._size, self._begin, self._load = size, begin, load
-        self._slots: list[Slot[T]] = []
+        self._slots: list[VersionSlot[T]] = []
         self._coming: dict[int, _Coming[T]] = {}
         self._turn, self._changed = asyncio.Lock(), asyncio.Condition()
         self._uses = itertools.count(1)
@@ -74,7 +74,7 @@ class Slots(Generic[T, W]):
         slots, self._slots = self._slots, []
         return [slot.value for slot in slots]
 
-    def _at_hand(self, version: int) -> Slot[T] | None:
+    def _at_hand(self, version: int) -> VersionSlot[T] | None:
         """A slot that has the version, now used; ``None`` also if others have waited for one for too long."""
         oldest = min((each.since for each in self._coming.values()), default=math.inf)
         if time.monotonic() - oldest > PATIENCE_S:
@@ -84,7 +84,7 @@ class Slots(Generic[T, W]):
                 return self._use(slot, 1)
         return None
 
-    async def _brought(self, version: int, wanted: W) -> Slot[T]:
+    async def _brought(self, version: int, wanted: W) -> VersionSlot[T]:
         """A slot that will have the version, used: all that wait for it meanwhile get it at once."""
         coming = self._coming.get(version)
         if coming is None:
@@ -101,24 +101,24 @@ class Slots(Generic[T, W]):
                 await self._leave(task.result())  # it was counted among the users
             raise
 
-    async def _bring(self, version: int, wanted: W, coming: _Coming[T]) -> Slot[T]:
+    async def _bring(self, version: int, wanted: W, coming: _Coming[T]) -> VersionSlot[T]:
         try:
             async with self._turn:
                 return self._use(await self._with_version(version, wanted), coming.wanted)
         finally:
             del self._coming[version]
 
-    async def _leave(self, slot: Slot[T]) -> None:
+    async def _leave(self, slot: VersionSlot[T]) -> None:
         slot.users -= 1
         async with self._changed:
             self._changed.notify_all()
 
-    def _use(self, slot: Slot[T], users: int) -> Slot[T]:
+    def _use(self, slot: VersionSlot[T], users: int) -> VersionSlot[T]:
         slot.users += users
         slot.used = next(self._uses)
         return slot
 
-    async def _with_version(self, version: int, wanted: W) -> Slot[T]:
+    async def _with_version(self, version: int, wanted: W) -> VersionSlot[T]:
         for slot in self._slots:
             if slot.version == version:
                 return slot

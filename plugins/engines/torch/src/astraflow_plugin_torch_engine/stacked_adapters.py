@@ -35,7 +35,7 @@ class PreparedAdapter:
     factors: Factors
 
 
-class NamedAdapters:
+class StackedAdapters:
     """Adds ``B A x`` to what the modules compute, each row with the factors of its adapter (Hu et al. 2021, arXiv:2106.09685).
 
     The factors of those in use lie side by side, so that a module needs two products for all of them: ``A x`` of every adapter,
