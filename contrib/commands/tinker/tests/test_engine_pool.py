@@ -14,7 +14,7 @@ from tinker_cases import in_loop
 
 from astraflow_contrib_tinker.work import slots
 from astraflow_contrib_tinker.work.sampling import EnginePool, SampleWish, WeightsSnapshot
-from astraflow_core.errors import Refused
+from astraflow_core.errors import Refused, UserError
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
 
 WISH = SampleWish(np.array([1], np.int32), 1, Sampling(1), (), False)
@@ -28,16 +28,21 @@ class CountingEngine:
     def __init__(self) -> None:
         self.version, self.at_once, self.most = 0, 0, 0
         self.loads: list[int] = []
+        self.closed = False
         self.adapters: dict[str, int] = {}
         self.running: Counter[str] = Counter()
 
-    async def start(self, model: Path) -> None: ...
+    async def start(self, model: Path) -> None:
+        if not model.is_dir():
+            raise UserError("no model")
+
     async def pause(self, mode: str) -> None: ...
     async def resume(self) -> None: ...
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        self.closed = True
 
     async def load_weights(self, source: WeightSource) -> None:
-        assert not self.at_once, "somebody samples"
+        assert not self.at_once and not self.closed, "somebody samples, or it was closed"
         await asyncio.sleep(0)
         self.version = source.version
         self.loads.append(source.version)
@@ -52,6 +57,7 @@ class CountingEngine:
         return self.adapters[name] if name else self.version
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
+        assert not self.closed
         self.at_once += 1
         self.running[request.adapter] += 1
         self.most = max(self.most, self.at_once)
@@ -175,5 +181,24 @@ def test_an_adapter_needs_an_engine_that_serves_some(
         with pytest.raises(Refused, match="weights of version 11 have been removed"):
             await version_of(pool, adapters[0])
         assert not engines
+
+    in_loop(scenario())
+
+
+def test_an_engine_that_does_not_start_again_is_replaced(
+    pool: EnginePool, versions: list[WeightsSnapshot], engines: list[CountingEngine], tmp_path: Path
+) -> None:
+    """The base model comes back with a new engine; its folder is away meanwhile."""
+
+    async def scenario() -> None:
+        for each in versions[:2]:
+            await version_of(pool, each)
+        base: Any = pool._base
+        there, base.folder = base.folder, tmp_path / "away"
+        with pytest.raises(UserError, match="no model"):
+            await version_of(pool, WeightsSnapshot(0, there))
+        base.folder = there
+        told = [await version_of(pool, each) for each in (versions[0], versions[1])]
+        assert told == [1, 2] and await version_of(pool, WeightsSnapshot(0, there)) == 0
 
     in_loop(scenario())

@@ -179,8 +179,12 @@ class EnginePool:
     async def _load(self, slot: VersionSlot[_Loaded], snapshot: WeightsSnapshot) -> None:
         loaded = slot.value
         if not snapshot.version:  # the files of a base model need not be one
-            await loaded.engine.close()
-            slot.value = (await self._begin()).value
+            try:
+                await loaded.engine.close()
+                slot.value = (await self._begin()).value
+            except BaseException:
+                self._engines.remove(slot)
+                raise
             return
         digest = await asyncio.to_thread(_digest, snapshot.whole)
         source = WeightSource("tinker", snapshot.version, snapshot.whole, digest, 0, 0.0)

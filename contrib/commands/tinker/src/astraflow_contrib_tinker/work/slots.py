@@ -74,6 +74,10 @@ class VersionSlots(Generic[T, W]):
         slots, self._slots = self._slots, []
         return [slot.value for slot in slots]
 
+    def remove(self, slot: VersionSlot[T]) -> None:
+        """What it had is gone; another one can be made."""
+        self._slots.remove(slot)
+
     def _at_hand(self, version: int) -> VersionSlot[T] | None:
         """A slot that has the version, now used; ``None`` also if others have waited for one for too long."""
         oldest = min((each.since for each in self._coming.values()), default=math.inf)
