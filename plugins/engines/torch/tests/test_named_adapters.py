@@ -51,10 +51,11 @@ def test_an_adapter_that_diverged_fails_its_own_requests_only(
             await engine.load_adapter("good", adapter(folder, tmp_path, 1, 0.1))
             alone = (await engine.generate(asked("good"))).tokens
             await engine.load_adapter("bad", adapter(folder, tmp_path, 2, 3e38))
-            good, bad, base = await asyncio.gather(
+            outcomes: list[Any] = await asyncio.gather(
                 *(engine.generate(asked(name)) for name in ("good", "bad", "")),
                 return_exceptions=True,
             )
+            good, bad, base = outcomes
             assert good.tokens.tolist() == alone.tolist()
             assert isinstance(bad, RunFailed) and "logits of version 2 are not finite" in str(bad)
             assert set(base.versions.tolist()) == {0}
