@@ -164,3 +164,13 @@ def test_an_answer_of_another_length_is_an_error_of_its_call():
             await scoring
 
     asyncio.run(run())
+
+
+def test_a_request_that_names_an_adapter_is_not_sampled_without_it():
+    async def run():
+        client = HostClient("the host", HostSocket([]), b"peer")
+        request = GenerateRequest("a", np.arange(3), Sampling(max_tokens=2), adapter="mine")
+        with pytest.raises(ValueError, match="'a' names an adapter, and engine hosts load none"):
+            await client.generate(request)
+
+    asyncio.run(run())
