@@ -45,7 +45,7 @@ CHANGES = {
     'TableTrainer" }': 'TableTrainer", ranks = 2, step_s = 0.05 }',
 }
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.backend,  # programs of Debian
     pytest.mark.timeout(300),
     pytest.mark.skipif(bool(impossible()), reason=impossible()),
 ]
