@@ -18,6 +18,8 @@ from astraflow_plugin_vllm.server import VllmServer
 from astraflow_serving.http import ServerClient
 from astraflow_tiny_model.folder import write_tiny_model
 
+sys.path.insert(0, str(Path(__file__).parent))  # for vllm_stand_in
+
 ENVIRONMENT = "tests-vllm"
 CREATE_S, START_S = 1500, 290
 
