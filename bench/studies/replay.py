@@ -1,0 +1,192 @@
+"""Whether a model with experts learns as well without router replay: ``python -m bench.studies.replay SETTING``.
+
+Two runs of each seed in one process, alike but that one imposes the experts that the engine chose. The engine `torch` computes in
+bfloat16 and gets new weights only after several updates, so that its routers are others than the trainer's, in float32: the
+routing gap is made large on purpose. The task is to count upwards: the reward of a sequence is the share of its tokens that are the
+one after their predecessor. The loss is GRPO's with its ratio against the engine's log-probs; gradients are not clipped. Of each update are kept the mean reward of what was sampled, the share of tokens whose ratio was clipped, the largest
+ratio, and the norm of the gradient.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.numpy import save_file
+
+from astraflow_core.catalog import Catalog
+from astraflow_core.types import Batch, GenerateRequest, Sampling, WeightSource
+from astraflow_core.types.columns import zeros
+from astraflow_core.types.generation import not_recorded
+from astraflow_runtime.trainer.updates.update import update
+from astraflow_testing.conformance.subject import context
+from astraflow_tiny_model.folder import write_tiny_model
+from astraflow_wire.column_table import batch_columns
+
+FIRST, WORDS = 2, 25
+PROMPT, TOKENS, GROUPS, GROUP = 2, 12, 8, 8
+SEEDS = 3
+FILE = Path(__file__).parents[1] / "results" / "studies" / "router_replay.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySetting:
+    """Learning rate ``lr``, ``updates`` of a run, of which the engine gets each ``every``-th, and a model's sizes."""
+
+    lr: float
+    updates: int
+    every: int
+    layers: int
+    experts: int
+    top_k: int
+
+
+SETTINGS = {
+    "mild": ReplaySetting(4e-3, 48, 4, 4, 16, 2),
+    "harsh": ReplaySetting(1.2e-2, 96, 8, 6, 32, 4),
+}
+
+
+def main(name: str) -> None:
+    """Make the runs of a setting, and record them beside those of others."""
+    torch.set_num_threads(1)
+    began, runs = time.process_time(), []
+    for seed in range(SEEDS):
+        for replayed in (False, True):
+            run = asyncio.run(learned(SETTINGS[name], seed, replayed))
+            runs.append({"seed": seed, "replay": replayed, **run})
+            late = run["rewards"][-8:]
+            print(seed, replayed, round(float(np.mean(late)), 3), max(run["ratios"]), flush=True)
+    found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    cpu_s = round(time.process_time() - began)
+    found[name] = {"setting": asdict(SETTINGS[name]), "cpu_s": cpu_s, "runs": runs}
+    FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+async def learned(setting: ReplaySetting, seed: int, replayed: bool) -> dict[str, list[float]]:
+    """One run."""
+    catalog, generator = Catalog.discover(), np.random.default_rng(seed)
+    kept: dict[str, list[float]] = {"rewards": [], "clipped": [], "ratios": [], "gradients": []}
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        folder = write_tiny_model(
+            place / "model",
+            hidden=48,
+            ffn=32,
+            init_std=0.15,
+            seed=seed,
+            layers=setting.layers,
+            experts=setting.experts,
+            top_k=setting.top_k,
+        )
+
+        def built(kind: str, name: str, **keys: Any) -> Any:
+            selected, config = catalog.validate_options(kind, name, keys, name)
+            return selected.build(config, context(kind, place, seed=seed))
+
+        engine = built("engine", "torch", device="cpu", dtype="bfloat16")
+        trainer = built(
+            "trainer",
+            "torch",
+            device="cpu",
+            lr=setting.lr,
+            publish_dtype="float32",
+            schedule="constant",
+            warmup_steps=0,
+            max_grad_norm=1e6,
+        )
+        algorithm = built("algorithm", "grpo")
+        trainer.setup(folder, setting.updates, algorithm.needs)
+        await engine.start(folder)
+        for number in range(setting.updates):
+            batch = await sampled(engine, generator, number)
+            if not replayed:
+                batch = replace(batch, routed_experts=None)
+            ratio = np.exp(trainer.logprobs(batch, "current") - batch.logprobs)[batch.loss_mask]
+            made = update(batch, trainer, algorithm, parts=1, seed=seed, step=number)
+            kept["rewards"].append(round(float(batch.rewards.mean()), 4))
+            kept["clipped"].append(round(float((np.abs(ratio - 1) > 0.2).mean()), 4))
+            kept["ratios"].append(round(float(ratio.max()), 2))
+            kept["gradients"].append(round(made["grad_norm"], 3))
+            if (number + 1) % setting.every == 0:
+                await published(engine, trainer, place / f"{number}.safetensors", number + 1)
+        await engine.close()
+        trainer.close()
+    return kept
+
+
+async def published(engine: Any, trainer: Any, file: Path, version: int) -> None:
+    """The engine gets the trainer's weights."""
+    save_file(
+        {
+            tensor.name: np.frombuffer(bytes(tensor.data), np.float32).reshape(tensor.shape)
+            for tensor in trainer.export()
+        },
+        file,
+    )
+    await engine.pause("wait")
+    await engine.load_weights(WeightSource("p", version, file, "", 0, 0.0))
+    await engine.resume()
+
+
+async def sampled(engine: Any, generator: np.random.Generator, number: int) -> Batch:
+    """The groups of one update."""
+    prompts = generator.integers(FIRST, FIRST + WORDS, (GROUPS, PROMPT)).astype(np.int32)
+    sampling = Sampling(TOKENS, ignore_eos=True)
+    asked = [
+        GenerateRequest(f"{number}.{row}", prompts[row // GROUP], sampling, routing=True)
+        for row in range(GROUPS * GROUP)
+    ]
+    results = await asyncio.gather(*map(engine.generate, asked))
+    rows, length = len(asked), PROMPT + TOKENS
+    columns: dict[str, Any] = zeros(batch_columns(False, False), rows, rows * length)
+    tokens = np.concatenate(
+        [[*one.prompt, *made.tokens] for one, made in zip(asked, results, strict=True)]
+    )
+    nothing = np.zeros(PROMPT)
+    rewards = np.array(
+        [counted(one.prompt, made.tokens) for one, made in zip(asked, results, strict=True)]
+    )
+    grouped = rewards.reshape(GROUPS, GROUP)
+    routed = []
+    for made in results:
+        last = np.full_like(made.routed_experts[:1], not_recorded(made.routed_experts.dtype))
+        routed.append(np.concatenate([made.routed_experts, last]))
+    columns |= {
+        "lengths": np.full(rows, length, np.int32),
+        "tokens": tokens.astype(np.int32),
+        "loss_mask": np.tile(np.arange(length) >= PROMPT, rows),
+        "logprobs": np.concatenate([[*nothing, *made.logprobs] for made in results]).astype(
+            np.float32
+        ),
+        "versions": np.concatenate([[*(nothing - 1), *made.versions] for made in results]).astype(
+            np.int32
+        ),
+        "rewards": rewards.astype(np.float32),
+        "group": np.repeat(np.arange(GROUPS), GROUP),
+        "trajectory": np.arange(rows),
+        "group_size": np.full(rows, GROUP, np.int32),
+        "group_mean": np.repeat(grouped.mean(1), GROUP).astype(np.float32),
+        "group_std": np.repeat(grouped.std(1, ddof=1), GROUP).astype(np.float32),
+        "routed_experts": np.concatenate(routed),
+    }
+    return Batch(id=str(number), policy="p", version=number + 1, **columns)
+
+
+def counted(prompt: npt.NDArray[np.int32], tokens: npt.NDArray[np.int32]) -> float:
+    """The share of tokens that are the one after their predecessor, in a circle."""
+    before = np.concatenate([prompt[-1:], tokens[:-1]])
+    return float((tokens == FIRST + (before - FIRST + 1) % WORDS).mean())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
