@@ -56,7 +56,8 @@ def test_the_first_node_has_the_trainers_and_the_others_the_raas(
     assert task["file_mounts"] == {"~/astraflow/run.afpack": str(tmp_path / "run.afpack")}
     assert task["secrets"] == {"ASTRAFLOW_TOKEN": None}
     first, second = commands(task, 0), commands(task, 1)
-    assert [line.split()[3] for line in first] == ["dataflow", "trainer"]
+    assert [line.split()[0] for line in first] == ["CUDA_VISIBLE_DEVICES="] * 2
+    assert [line.split()[4] for line in first] == ["dataflow", "trainer"]
     assert [line.split()[0] for line in second] == [
         "CUDA_VISIBLE_DEVICES=0,1",
         "CUDA_VISIBLE_DEVICES=2,3",

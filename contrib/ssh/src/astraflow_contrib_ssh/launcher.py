@@ -162,10 +162,9 @@ class SshLauncher(AgentLauncher):
             async with asyncio.timeout(longest_s):
                 line = await stream.reader.readline()
                 if line == b"send\n":
+                    # What the host says about a connection that it broke follows.
                     with artifact.open("rb") as file, contextlib.suppress(ConnectionError):
-                        await stream.send(
-                            file
-                        )  # what the host says about a broken connection follows
+                        await stream.send(file)
                     line = await stream.reader.readline()
         except TimeoutError:
             await stream.close()

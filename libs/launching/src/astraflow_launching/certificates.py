@@ -59,9 +59,12 @@ def issued(
 
 def with_revocations(authority: Certificate, *revoked: bytes) -> bytes:
     """The certificate of an authority, in PEM, with the list of those that it has revoked: those of before, and ``revoked``,
-    certificates in PEM. Who reads it as the authority refuses them."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
+    certificates in PEM. Who reads it as the authority refuses them. Raises as :func:`self_signed` does."""
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+    except ImportError as error:
+        raise _missing() from error
 
     own = x509.load_pem_x509_certificate(authority.public)
     numbers = {x509.load_pem_x509_certificate(each).serial_number for each in revoked}
@@ -96,10 +99,7 @@ def _made(
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError as error:
-        raise PreflightError(
-            "a certificate for TLS is made with the package cryptography, which is not installed: "
-            "pip install 'astraflow-launching[dial_in]'"
-        ) from error
+        raise _missing() from error
     key = ec.generate_private_key(ec.SECP256R1())
     name = issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, subject[:64])])
     signing, public = key, key.public_key()
@@ -131,6 +131,13 @@ def _made(
     plain = serialization.NoEncryption()
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
     return Certificate(signed.public_bytes(pem), private)
+
+
+def _missing() -> PreflightError:
+    return PreflightError(
+        "a certificate for TLS is made with the package cryptography, which is not installed: "
+        "pip install 'astraflow-launching[dial_in]'"
+    )
 
 
 def _name(host: str) -> GeneralName:

@@ -295,7 +295,8 @@ class AgentLauncher(ABC):
             if self._ask(link.host, "a look", "look", self._keys.connect_s, path=str(path)):
                 continue
             try:
-                words = {"path": str(path), "text": path.read_text(encoding="ascii")}
+                text = path.read_bytes().decode("ascii", "ignore")  # what is not is comments
+                words = {"path": str(path), "text": text}
                 self._ask(link.host, "a file", "write", self._keys.connect_s, **words)
             except OSError as error:
                 yield (

@@ -53,9 +53,10 @@ def skypilot_task(
     specs = plan(loaded.config, _DIRECTORY, "", 0)
     placed = [_of_node(specs, node, request.nodes) for node in range(request.nodes)]
     needs = getattr(loaded.components["launcher"][1], "needs", None)
+    shares = needs is not None and any(needs(spec.name, spec.role).gpus for spec in specs)
     words = " ".join(shlex.quote(w) for each in overrides for w in ("--set", each))
     cases = "\n".join(
-        f"      {node})\n" + "\n".join(f"        {line}" for line in _lines(here, words, needs)) + "\n        ;;"
+        f"      {node})\n" + "\n".join(f"        {line}" for line in _lines(here, words, needs if shares else None)) + "\n        ;;"
         for node, here in enumerate(placed)
     )  # fmt: skip
     return f"""\
@@ -98,7 +99,7 @@ def _of_node(specs: Sequence[ProcessSpec], node: int, nodes: int) -> list[Proces
 
 
 def _lines(specs: Sequence[ProcessSpec], overrides: str, needs: Any) -> list[str]:
-    """The commands of a node, whose first process ends when the run is over."""
+    """The commands of a node, whose first process ends when the run is over; with ``needs`` each sees its own GPUs only."""
     lines: list[str] = []
     used = 0
     for spec in specs:
@@ -107,9 +108,10 @@ def _lines(specs: Sequence[ProcessSpec], overrides: str, needs: Any) -> list[str
             words.append(overrides)
         if spec.role == "dataflow":
             words.append(f"--set dataflow.port={PORT}")
-        if needs and (gpus := needs(spec.name, spec.role).gpus):
-            words.insert(0, f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(used, used + gpus)))}")
-            used += gpus
+        if needs:
+            more = used + needs(spec.name, spec.role).gpus
+            words.insert(0, f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(used, more)))}")
+            used = more
         lines.append(" ".join(words) + (" &" if lines else " & first=$!"))
     return lines
 

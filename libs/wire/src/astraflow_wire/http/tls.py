@@ -170,9 +170,12 @@ class _Renewal:
         connection.context = self._current
 
     def _stamps(self) -> list[tuple[int, int, int]]:
-        files = [_here(self._tls.authority), *self._tls.own_files()]
-        stats = [os.stat(file) for file in files if file.exists()]
-        return [(found.st_ino, found.st_mtime_ns, found.st_size) for found in stats]
+        stamps = []
+        for file in (_here(self._tls.authority), *self._tls.own_files()):
+            with suppress(FileNotFoundError):
+                found = file.stat()
+                stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))
+        return stamps
 
 
 def client_tls(url: str, tls: RunTls | None = None) -> ssl.SSLContext | None:
