@@ -6,6 +6,7 @@ import http.client
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,7 +15,13 @@ import pytest
 from pools import TOKEN, ServedPool, served_pool
 
 from astraflow_contrib_pool.access import pool_token
+from astraflow_contrib_pool.config import PoolLauncherConfig
+from astraflow_contrib_pool.launcher import PoolLauncher
 from astraflow_contrib_pool.messages import LeaveRun, RenewHost, RenewRun, WantedRaas
+from astraflow_core.errors import PreflightError
+from astraflow_core.protocols.launcher import ProcessSpec
+from astraflow_core.types import ComponentContext
+from astraflow_testing.conformance.subject import context
 from astraflow_wire.http.access import process_token
 from astraflow_wire.messages import Message, encode
 
@@ -150,3 +157,20 @@ def test_what_changes_the_pool_and_what_is_refused_is_audited(pool: ServedPool) 
     ]
     shown = ask(pool, "GET", "/v1/status", TOKEN)[1] + text.encode()
     assert SECRET.encode() not in shown and b"gpu-0" in shown
+
+
+def test_a_run_whose_engines_share_devices_with_a_trainer_is_refused(
+    pool: ServedPool, tmp_path: Path
+) -> None:
+    (tmp_path / "config.toml").write_text("[run]\ncolocated = true\n")
+    config = PoolLauncherConfig(url=pool.url, token_file=pool.token_file("ada"))
+    launcher = PoolLauncher(config, replaced_directory(context("launcher", tmp_path), tmp_path))
+    spec = ProcessSpec("raas-0", "raas", (), {}, tmp_path / "log")
+    with pytest.raises(PreflightError, match="colocated"):
+        launcher.prepare([spec])
+    launcher.close()
+    assert pool.service.broker.runs == {}
+
+
+def replaced_directory(given: ComponentContext, directory: Path) -> ComponentContext:
+    return replace(given, run=replace(given.run, directory=directory))

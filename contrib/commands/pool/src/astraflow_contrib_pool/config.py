@@ -66,10 +66,6 @@ class PoolTable(ConfigModel):
     host_lease_s: Seconds = Field(
         default=15.0, description="A host that is silent for so long counts as lost."
     )
-    burst_s: Seconds = Field(
-        default=1.0,
-        description="A run may be ahead of others by what the pool generates in so many seconds.",
-    )
     every_s: Seconds = Field(default=0.5, description="Seconds between two reports of a host.")
 
 

@@ -75,6 +75,10 @@ class PoolLauncher:
         """Join the pool. Raises :class:`PreflightError` if it cannot be reached or refuses the run."""
         self._local.prepare([spec for spec in specs if spec.role != "raas"])
         if any(spec.role == "raas" for spec in specs):
+            if _config_of(self._directory).get("run", {}).get("colocated"):
+                raise PreflightError(
+                    "run.colocated: engines in a pool share no devices with a trainer; set it to false, or use another launcher"
+                )
             try:
                 self._renew(self._config.connect_s)
             except Refused as error:
@@ -232,9 +236,14 @@ class PoolLauncher:
 
 def _run_table(directory: Path) -> tuple[int, int]:
     """Episodes of a task, and episodes at once of a RaaS, as the config of the run says."""
-    try:
-        config = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        config = {}
+    config = _config_of(directory)
     group = config.get("run", {}).get("group_size", 8)
     return int(group), int(config.get("raas", {}).get("max_concurrent_episodes", 64))
+
+
+def _config_of(directory: Path) -> dict[str, Any]:
+    """The resolved config of the run; empty for processes that are not of a run."""
+    try:
+        return tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}

@@ -80,7 +80,7 @@ class LeaveRun(Message, frozen=True):
 
 
 class SeatReport(Message, frozen=True):
-    """A RaaS on a host. ``tokens``: generated since it started. ``running``: episodes."""
+    """A RaaS on a host. ``tokens`` and ``episodes``: since it started. ``running``: episodes."""
 
     run: Path
     raas: Name
@@ -89,6 +89,7 @@ class SeatReport(Message, frozen=True):
     pid: Amount = 0
     running: Amount = 0
     tokens: Figure = 0.0
+    episodes: Figure = 0.0
     cpu_s: Figure = 0.0
     exit_code: Annotated[int, Meta(ge=-255, le=255)] = 0
     last_lines: Annotated[list[Text], Meta(max_length=20)] = msgspec.field(default_factory=list)

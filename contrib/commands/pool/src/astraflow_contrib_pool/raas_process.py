@@ -71,7 +71,7 @@ class RaasProcess:
         self._places = -1
         self._state: SeatState = "starting"
         self._pid, self._exit_code, self._said = 0, 0, list[str]()
-        self._running, self._tokens, self._cpu_s = 0, 0.0, 0.0
+        self._running, self._tokens, self._episodes, self._cpu_s = 0, 0.0, 0.0, 0.0
         self._stop = asyncio.Event()
         self._life = asyncio.create_task(self._live())
         self.grant(order.places)
@@ -86,6 +86,7 @@ class RaasProcess:
             pid=self._pid,
             running=self._running,
             tokens=self._tokens,
+            episodes=self._episodes,
             cpu_s=self._cpu_s,
             exit_code=self._exit_code,
             last_lines=self._said,
@@ -216,7 +217,9 @@ class RaasProcess:
 
     def _note(self, status: dict[str, Any]) -> None:
         self._running = max(0, int(status["episodes_running"]))
-        self._tokens = max(self._tokens, float(status["metrics"].get("tokens_generated", 0.0)))
+        metrics = status["metrics"]
+        self._tokens = max(self._tokens, float(metrics.get("tokens_generated", 0.0)))
+        self._episodes = max(self._episodes, float(metrics.get("episodes", 0.0)))
         if status["ready"] and self._state == "starting":
             self._state = "ready"
             self._changed()

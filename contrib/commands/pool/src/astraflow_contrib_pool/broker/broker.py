@@ -4,7 +4,7 @@ clock; :mod:`astraflow_contrib_pool.service` serves it."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from astraflow_contrib_pool.broker.ledger import Account, TokenWindow
 from astraflow_contrib_pool.broker.members import EndedRaas, PooledHost, PooledRaas, PooledRun
@@ -29,8 +29,6 @@ from astraflow_contrib_pool.messages import (
 from astraflow_core.errors import Refused
 
 log = logging.getLogger("astraflow.pool")
-_RATE_S = 5.0
-"""Time over which the rate of the pool is averaged."""
 
 
 class Broker:
@@ -41,10 +39,8 @@ class Broker:
         self.runs: dict[str, PooledRun] = {}
         self.hosts: dict[str, PooledHost] = {}
         self.raas: list[PooledRaas] = []
-        self.rate = 0.0
         self._windows = {name: TokenWindow(began=now) for name in file.tenants}
         self._moved = now
-        self._made, self._rated = 0.0, now
         self._start = 0
 
     # -- runs --------------------------------------------------------------------------------------
@@ -177,7 +173,7 @@ class Broker:
             == (host.name, report.run, report.raas, report.start)
         ]
         for raas in found:
-            self._count(raas, raas.hear(report, now), now)
+            self._count(raas, *raas.hear(report, now), now)
             run = self.runs.get(raas.run)
             if run is not None and raas.ready:
                 run.served = True
@@ -245,11 +241,10 @@ class Broker:
     def _of(self, key: str) -> Iterator[PooledRaas]:
         return (raas for raas in self.raas if raas.run == key)
 
-    def _count(self, raas: PooledRaas, tokens: float, now: float) -> None:
+    def _count(self, raas: PooledRaas, tokens: float, episodes: float, now: float) -> None:
         self.accounts[raas.run].tokens += tokens
-        self._made += tokens
         if (run := self.runs.get(raas.run)) is not None:
-            run.usage += tokens / self.weight(run)
+            run.count(tokens, episodes, self.weight(run))
             self._windows[run.tenant].add(tokens, run.table, now)
 
     def _charge(self, now: float) -> None:
@@ -259,10 +254,6 @@ class Broker:
             account = self.accounts[raas.run]
             account.slot_s += passed
             account.place_s += passed * raas.running
-        if (since := now - self._rated) >= 1.0:
-            weight = min(1.0, since / _RATE_S)
-            self.rate += weight * (self._made / since - self.rate)
-            self._made, self._rated = 0.0, now
 
     def _competes(self, run: PooledRun) -> bool:
         """Whether it uses the pool, or would: one that waits for a slot does, one that loads its first model does not yet."""
@@ -368,10 +359,8 @@ class Broker:
         here = [raas for raas in self.raas if raas.host == host.name]
         there = [raas for raas in here if raas.ready and not raas.leaving]
         claims = [self._claim(raas, self.runs[raas.run], now) for raas in there]
-        weights = sum(self.weight(run) for run in self.runs.values() if self._competes(run))
-        tolerance = self.rate * self.file.pool.burst_s / weights if weights else 0.0
         taken = sum(raas.running for raas in here if raas.leaving)
-        given: Mapping[str, int] = share_places(max(0, host.places - taken), claims, tolerance)
+        given = share_places(max(0, host.places - taken), claims)
         for raas in here:
             raas.grant(given.get(raas.run, 0) if raas in there else 0, now)
 
@@ -379,12 +368,19 @@ class Broker:
         unit = run.message.unit
         use = max(2 * raas.peak, raas.peak + 2 * unit)
         return Claim(
-            raas.run,
-            self.weight(run),
-            run.usage,
-            unit,
-            min(run.message.most, int(use) // unit * unit or unit),
-            run.table.priority,
-            raas.busy,
-            self.quota_wait_s(run, now) > 0,
+            run=raas.run,
+            weight=self.weight(run),
+            usage=run.usage + self._elsewhere(raas, run),
+            unit=unit,
+            most=min(run.message.most, int(use) // unit * unit or unit),
+            tokens=run.episode_tokens,
+            running=raas.running,
+            priority=run.table.priority,
+            busy=raas.busy,
+            blocked=self.quota_wait_s(run, now) > 0,
         )
+
+    def _elsewhere(self, raas: PooledRaas, run: PooledRun) -> float:
+        """The usage by episodes that run on other hosts."""
+        running = sum(each.running for each in self._of(run.key) if each is not raas)
+        return running * run.episode_tokens / self.weight(run)

@@ -14,6 +14,8 @@ IDLE_S = 5.0
 """One that has had nothing to do for so long makes room at once."""
 
 _PEAK_DECAY = 0.7
+_EPISODES = 512
+"""Episodes over which the tokens of one are averaged."""
 
 
 @dataclass
@@ -33,6 +35,7 @@ class PooledRaas:
     ready: bool = False
     running: int = 0
     tokens: float = 0.0
+    episodes: float = 0.0
     places: int = 0
     pid: int = 0
     cpu_s: float = 0.0
@@ -47,10 +50,11 @@ class PooledRaas:
         """Whether it makes room."""
         return self.ending or self.leaving_since is not None
 
-    def hear(self, report: SeatReport, now: float) -> float:
-        """Note a report; the tokens since the last one."""
+    def hear(self, report: SeatReport, now: float) -> tuple[float, float]:
+        """Note a report; the tokens and episodes since the last one."""
         grown = max(0.0, report.tokens - self.tokens)
-        self.tokens = max(self.tokens, report.tokens)
+        ended = max(0.0, report.episodes - self.episodes)
+        self.tokens, self.episodes = self.tokens + grown, self.episodes + ended
         if report.state == "ready" and not self.ready:
             self.ready, self.busy_at = True, now
         self.reported, self.running = True, report.running
@@ -61,7 +65,7 @@ class PooledRaas:
             if report.running or grown:
                 self.busy_at = now
             self.busy = now - self.busy_at < BUSY_S
-        return grown
+        return grown, ended
 
     def grant(self, places: int, now: float) -> None:
         """Let it run so many episodes."""
@@ -97,7 +101,27 @@ class PooledRun:
     heard: float
     usage: float = 0.0
     served: bool = False
+    recent: tuple[float, float] = (0.0, 0.0)
     ended: dict[str, EndedRaas] = field(default_factory=dict)
+
+    def count(self, tokens: float, episodes: float, weight: float) -> None:
+        """Its RaaS have generated tokens and ended episodes."""
+        self.usage += tokens / weight
+        before = self.recent
+        keep = (
+            1.0
+            if before[1] < _EPISODES
+            else 1 - episodes / before[1]
+            if episodes < before[1]
+            else 0.0
+        )
+        self.recent = (before[0] * keep + tokens, before[1] * keep + episodes)
+
+    @property
+    def episode_tokens(self) -> float:
+        """Tokens of an episode, the mean of the last ones; 0 before the first has ended."""
+        tokens, episodes = self.recent
+        return tokens / episodes if episodes else 0.0
 
     def wanted(self) -> dict[str, WantedRaas]:
         """The RaaS that it wants and that did not end by themselves."""
