@@ -39,7 +39,7 @@ class OnVllm:
         found = installed("engine", "vllm", {"url": server.url, "max_batch": 64, **self.keys})
         # This server was not started for adapters (`test_adapters.py`), nor for images (`test_image_agreement.py`), nor on
         # a GPU (`test_gpu.py`).
-        elsewhere = {"images", "lora", "weights.collective", "weights.ipc"}
+        elsewhere = {"adapters", "images", "lora", "weights.collective", "weights.ipc"}
         return replace(found, capabilities=found.capabilities - elsewhere)
 
     @pytest.fixture
