@@ -11,10 +11,12 @@ from astraflow_wire.messages import Message
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
 Amount = Annotated[int, Meta(ge=0, le=1 << 20)]
+ProcessId = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
 Starts = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
 Path = Annotated[str, Meta(max_length=4096)]
 Text = Annotated[str, Meta(max_length=1000)]
-Figure = Annotated[float, Meta(ge=0, le=1e15)]
+MOST_COUNTED = 1e15
+Figure = Annotated[float, Meta(ge=0, le=MOST_COUNTED)]
 MOST_RAAS = 256
 MOST_SEATS = 1024
 PASSED_ON = (
@@ -86,7 +88,7 @@ class SeatReport(Message, frozen=True):
     raas: Name
     start: Starts
     state: SeatState
-    pid: Amount = 0
+    pid: ProcessId = 0
     running: Amount = 0
     tokens: Figure = 0.0
     episodes: Figure = 0.0
@@ -148,6 +150,19 @@ class Remaining(Message, frozen=True):
     """Reply: done. ``remaining``: RaaS that still end."""
 
     remaining: int = 0
+
+
+class RaasFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host reads of the status of a RaaS, which may be code of the run that answers in its place."""
+
+    ready: bool
+    episodes_running: Amount
+    metrics: dict[str, float]
+
+    def metric(self, name: str) -> float:
+        """A counter, 0 if it is none."""
+        value = self.metrics.get(name, 0.0)
+        return value if 0 <= value <= MOST_COUNTED else 0.0
 
 
 class HostStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,9 +13,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
-from astraflow_contrib_pool.messages import SeatOrder, SeatReport, SeatState
-from astraflow_core.errors import AstraFlowError
+import msgspec
+
+from astraflow_contrib_pool.messages import RaasFigures, SeatOrder, SeatReport, SeatState
+from astraflow_core.errors import AstraFlowError, WireError
 from astraflow_runtime.config.transport_security import tls_of_raw
 from astraflow_runtime.launch.local import shim
 from astraflow_runtime.launch.local.threads import VARIABLES
@@ -23,12 +26,14 @@ from astraflow_runtime.raas.granted_places import PLACES
 from astraflow_wire.host.parent import LAUNCHER
 from astraflow_wire.host.processes import look_at
 from astraflow_wire.http import tls
+from astraflow_wire.http.auth import is_loopback
 from astraflow_wire.http.client import SyncClient
 
 STOP_S = 15.0
 """How long a RaaS that is to end may take to give its leases back."""
 
 LOOK_S = 0.5
+LAST_LOOK_S = 1.0
 _STATUS_S = 2.0
 _LINES, _LINE, _TAIL_BYTES = 12, 900, 1 << 14
 _NOT_PASSED_ON = (
@@ -72,6 +77,7 @@ class RaasProcess:
         self._state: SeatState = "starting"
         self._pid, self._exit_code, self._said = 0, 0, list[str]()
         self._running, self._tokens, self._episodes, self._cpu_s = 0, 0.0, 0.0, 0.0
+        self._line: SyncClient | None = None
         self._stop = asyncio.Event()
         self._life = asyncio.create_task(self._live())
         self.grant(order.places)
@@ -149,6 +155,9 @@ class RaasProcess:
         try:
             await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_LOOK_S):
+                        await self._look()
                 with contextlib.suppress(ProcessLookupError):
                     # One that was stopped (SIGSTOP) could not end.
                     os.kill(process.pid, signal.SIGCONT)
@@ -160,6 +169,8 @@ class RaasProcess:
             stopping.cancel()
             figures.cancel()
             await asyncio.gather(figures, stopping, return_exceptions=True)
+            if self._line is not None:
+                self._line.close()
             if waiting.done():
                 self._said = self._tail()
             else:
@@ -182,24 +193,19 @@ class RaasProcess:
 
     async def _follow(self) -> None:
         """Look at its figures until it ends."""
-        client: SyncClient | None = None
-        try:
-            while True:
-                if client is None:
-                    client = self._client()
-                if client is not None:
-                    with contextlib.suppress(AstraFlowError):  # the next look may succeed
-                        self._note(
-                            await self._in_thread(
-                                partial(client.get_json, "/v1/status", deadline_s=_STATUS_S)
-                            )
-                        )
-                look = look_at(self._pid)
-                self._cpu_s = look.cpu_s if look else self._cpu_s
-                await asyncio.sleep(LOOK_S)
-        finally:
-            if client is not None:
-                client.close()  # fmt: skip
+        while True:
+            await self._look()
+            look = look_at(self._pid)
+            self._cpu_s = look.cpu_s if look else self._cpu_s
+            await asyncio.sleep(LOOK_S)
+
+    async def _look(self) -> None:
+        if self._line is None:
+            self._line = self._client()
+        if self._line is not None:
+            ask = partial(self._line.get_json, "/v1/status", deadline_s=_STATUS_S)
+            with contextlib.suppress(AstraFlowError):  # the next look may succeed
+                self._note(await self._in_thread(ask))
 
     def _client(self) -> SyncClient | None:
         """Of its server on loopback, once it has one."""
@@ -212,15 +218,22 @@ class RaasProcess:
             return None
         if place.get("pid") != self._pid:  # that of a process before
             return None
+        if not is_loopback(urlsplit(place["url"]).hostname or ""):
+            return None
         token = self._order.environment.get("ASTRAFLOW_TOKEN", "")
         return SyncClient(place["url"], token, tls=tls_of_raw(config))
 
-    def _note(self, status: dict[str, Any]) -> None:
-        self._running = max(0, int(status["episodes_running"]))
-        metrics = status["metrics"]
-        self._tokens = max(self._tokens, float(metrics.get("tokens_generated", 0.0)))
-        self._episodes = max(self._episodes, float(metrics.get("episodes", 0.0)))
-        if status["ready"] and self._state == "starting":
+    def _note(self, status: Any) -> None:
+        try:
+            figures = msgspec.convert(status, RaasFigures)
+        except msgspec.ValidationError as error:
+            raise WireError(
+                f"{self._order.raas} of run {self._order.run} answers: {error}"
+            ) from error
+        self._running = figures.episodes_running
+        self._tokens = max(self._tokens, figures.metric("tokens_generated"))
+        self._episodes = max(self._episodes, figures.metric("episodes"))
+        if figures.ready and self._state == "starting":
             self._state = "ready"
             self._changed()
 
