@@ -40,7 +40,7 @@ CALLERS = {"main", "astraflow", "start", "execute", "Popen", "run", "findings", 
 """Functions of tests that are given a command line."""
 INTERNAL = {
     "ASTRAFLOW_EPISODE",  # marks the processes of an agent and of an MCP server
-    "ASTRAFLOW_API", "ASTRAFLOW_ENVIRONMENT", "ASTRAFLOW_INDEX", "ASTRAFLOW_LAUNCHER", "ASTRAFLOW_HOST_ADDRESS", "ASTRAFLOW_ORIGIN", "ASTRAFLOW_START",
+    "ASTRAFLOW_API", "ASTRAFLOW_ENVIRONMENT", "ASTRAFLOW_INDEX", "ASTRAFLOW_LAUNCHER", "ASTRAFLOW_HOST_ADDRESS", "ASTRAFLOW_ORIGIN", "ASTRAFLOW_ROOM", "ASTRAFLOW_START",
     "ASTRAFLOW_SUITE", "ASTRAFLOW_SUITE_OWN", "ASTRAFLOW_TEST_MARKER", "ASTRAFLOW_TEST_ROOM", "ASTRAFLOW_POD_NAME", "ASTRAFLOW_POD_UID",
 }  # fmt: skip
 """Attributes of manifests, and what the core tells its own children."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from astraflow_runtime.forking.becoming import ROOM, ModuleProcess
-from astraflow_runtime.forking.client import CHOICE, OWN, ForkServer, is_possible
+from astraflow_runtime.forking.client import CHOICE, OWN, ModuleForks, is_possible
 from astraflow_runtime.forking.server import MOST_BYTES
 
 pytestmark = [
@@ -23,10 +23,10 @@ ENVIRONMENT = {"PATH": "/bin", "OMP_NUM_THREADS": "1", "ASTRAFLOW_TOKEN": "a"}
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[ForkServer, socket.socket]]:
+def ends() -> Iterator[tuple[ModuleForks, socket.socket]]:
     """A server, and the end of its socket where the process that forks would be."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server = ForkServer(ours, ENVIRONMENT)
+    server = ModuleForks(ours, ENVIRONMENT)
     with theirs:
         yield server, theirs
     server.close()
@@ -36,7 +36,9 @@ def process(**changed: str) -> ModuleProcess:
     return ModuleProcess(WORDS, "/", ENVIRONMENT | changed, True, True)
 
 
-def test_a_module_of_this_interpreter_can_be_a_fork(ends: tuple[ForkServer, socket.socket]) -> None:
+def test_a_module_of_this_interpreter_can_be_a_fork(
+    ends: tuple[ModuleForks, socket.socket],
+) -> None:
     server, _ = ends
     assert server.can_fork(WORDS, ENVIRONMENT)
     assert server.can_fork(WORDS, ENVIRONMENT | {"ASTRAFLOW_TOKEN": "b", "ASTRAFLOW_START": "2"})
@@ -55,18 +57,20 @@ def test_a_module_of_this_interpreter_can_be_a_fork(ends: tuple[ForkServer, sock
     ids=["interpreter", "module", "program", "threads", "devices", "size"],
 )
 def test_what_a_fork_cannot_be_is_started(
-    words: list[str], environment: dict[str, str], ends: tuple[ForkServer, socket.socket]
+    words: list[str], environment: dict[str, str], ends: tuple[ModuleForks, socket.socket]
 ) -> None:
     server, _ = ends
     assert not server.can_fork(words, ENVIRONMENT | environment)
 
 
-def test_a_variable_that_is_missing_is_a_difference(ends: tuple[ForkServer, socket.socket]) -> None:
+def test_a_variable_that_is_missing_is_a_difference(
+    ends: tuple[ModuleForks, socket.socket],
+) -> None:
     server, _ = ends
     assert not server.can_fork(WORDS, {"PATH": "/bin"})
 
 
-def test_a_server_that_has_ended_forks_nothing(ends: tuple[ForkServer, socket.socket]) -> None:
+def test_a_server_that_has_ended_forks_nothing(ends: tuple[ModuleForks, socket.socket]) -> None:
     server, theirs = ends
     theirs.close()
     assert server.start(process(), (-1, -1, -1)) is None
@@ -74,7 +78,7 @@ def test_a_server_that_has_ended_forks_nothing(ends: tuple[ForkServer, socket.so
     assert server.start(process(), (-1, -1, -1)) is None
 
 
-def test_an_answer_is_a_process(ends: tuple[ForkServer, socket.socket]) -> None:
+def test_an_answer_is_a_process(ends: tuple[ModuleForks, socket.socket]) -> None:
     server, theirs = ends
     answering = threading.Thread(target=lambda: (theirs.recv(MOST_BYTES), theirs.send(b"4711")))
     answering.start()
@@ -83,7 +87,7 @@ def test_an_answer_is_a_process(ends: tuple[ForkServer, socket.socket]) -> None:
 
 
 def test_what_is_too_large_for_a_message_is_not_sent(
-    ends: tuple[ForkServer, socket.socket],
+    ends: tuple[ModuleForks, socket.socket],
 ) -> None:
     server, theirs = ends
     assert server.start(process(ASTRAFLOW_TOKEN="x" * MOST_BYTES), (-1, -1, -1)) is None
@@ -93,7 +97,9 @@ def test_what_is_too_large_for_a_message_is_not_sent(
 
 
 def test_a_process_that_was_started_forks_no_server() -> None:
-    program = "from astraflow_runtime.forking.client import ForkServer; print(ForkServer.forked())"
+    program = (
+        "from astraflow_runtime.forking.client import ModuleForks; print(ModuleForks.forked())"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True
     )

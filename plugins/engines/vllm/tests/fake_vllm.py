@@ -25,7 +25,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             "/v1/models": {"data": [{"id": "m", "max_model_len": 64}]},
         }
         if self.path == "/metrics":
-            self._answer(b'vllm:generation_tokens_total{engine="0"} 7.0\n')
+            drafts = b"vllm:spec_decode_num_drafts_total 0.0\n" if HOW == "drafts" else b""
+            self._answer(b'vllm:generation_tokens_total{engine="0"} 7.0\n' + drafts)
         else:
             self._answer(json.dumps(answers.get(self.path, {})).encode())
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow_core.errors import EngineLost, RunFailed
+from astraflow_core.errors import EngineLost, PreflightError, RunFailed
 from astraflow_core.types import GenerateRequest, Sampling, WeightSource
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.engine import VllmEngine
@@ -58,6 +58,11 @@ def request(name: str = "r") -> GenerateRequest:
 
 async def unreached(engine: VllmEngine, model: Path) -> None:
     raise AssertionError("it started")
+
+
+def test_a_server_that_drafts_is_refused(run: Callable[..., None]) -> None:
+    with pytest.raises(PreflightError, match=r"started with drafts: .*leave them out"):
+        run("drafts", unreached)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import os
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from astraflow_core.errors import AstraFlowError, DeadlineExceeded, PreflightError, RunFailed
 from astraflow_plugin_vllm.config import VllmConfig
@@ -80,10 +80,19 @@ def test_a_gpu_gets_what_vllm_chooses_and_own_arguments_come_last(tmp_path: Path
     assert server.command[-2:] == ["--dtype", "half"]
 
 
-def test_its_own_n_gram_drafts_are_arguments_that_a_config_can_give(tmp_path: Path) -> None:
-    drafts = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}'
-    table = tomllib.loads(f"arguments = ['--speculative-config', '{drafts}']")
-    assert option(child(tmp_path, **table), "--speculative-config") == drafts
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}'),
+        ('--speculative_config={"method": "ngram"}',),
+        ("--dtype", "half", "-sc", "{}"),
+    ],
+)
+def test_its_own_drafts_are_refused(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(
+        ValidationError, match=r"arguments has -+s.*are not those of the policy.*'torch'"
+    ):
+        VllmConfig(arguments=arguments)
 
 
 def test_adapters_on_a_gpu_need_sixteen_bits(tmp_path: Path) -> None:

@@ -7,16 +7,16 @@ import os
 from collections.abc import Mapping, Sequence
 
 from astraflow_runtime.forking.becoming import ModuleProcess
-from astraflow_runtime.forking.client import ForkServer
+from astraflow_runtime.forking.client import ModuleForks
 
-_server: ForkServer | None = None
+_server: ModuleForks | None = None
 
 
 def serve_forks() -> None:
     """Keep what this process has imported for its children. Call it before there is a second thread; it does nothing in a process
     that was started and not forked."""
     global _server
-    _server = ForkServer.forked()
+    _server = ModuleForks.forked()
 
 
 async def forked(words: Sequence[str], environment: Mapping[str, str]) -> ForkedChild | None:

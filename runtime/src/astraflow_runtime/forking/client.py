@@ -42,8 +42,8 @@ def is_possible() -> bool:
     return sys.platform == "linux" and os.environ.get(CHOICE) != OWN
 
 
-class ForkServer:
-    """A server, as the process sees it whose children its forks become."""
+class ModuleForks:
+    """Forks that run a module, made by a server and children of this process."""
 
     def __init__(self, channel: socket.socket, environment: Mapping[str, str]) -> None:
         self._channel: socket.socket | None = channel
@@ -55,7 +55,7 @@ class ForkServer:
     @classmethod
     def started(
         cls, config: Path, modules: Sequence[str], environment: Mapping[str, str], log: BinaryIO
-    ) -> ForkServer:
+    ) -> ModuleForks:
         """A server that imports ``modules`` and the components of a configuration; its own output goes to ``log``."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         server = cls(ours, environment)
@@ -72,7 +72,7 @@ class ForkServer:
         return server
 
     @classmethod
-    def forked(cls) -> ForkServer | None:
+    def forked(cls) -> ModuleForks | None:
         """A server with what this process has imported, forked from it; None where forks are not possible, in a process that is
         none itself, which has imported little, and in one with more than one thread."""
         if not (is_possible() and is_a_fork() and has_one_thread()):

@@ -17,9 +17,9 @@ from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.types import GenerateResult, Images, WeightSource
 from astraflow_plugin_vllm import requests
 from astraflow_plugin_vllm.adapters import NamedAdapters, ServerAdapters
-from astraflow_plugin_vllm.config import VllmConfig
+from astraflow_plugin_vllm.config import NO_DRAFTS, VllmConfig
 from astraflow_plugin_vllm.images import RequestImages, features_of
-from astraflow_plugin_vllm.metrics import SAMPLED, metrics
+from astraflow_plugin_vllm.metrics import DRAFTED, SAMPLED, metrics
 from astraflow_plugin_vllm.routes import ROUTES
 from astraflow_plugin_vllm.server import LABEL
 from astraflow_plugin_vllm.updates import Reload, TransferUpdate, VersionUpdate, receive
@@ -119,7 +119,10 @@ class VllmBackend(ServerBackend):
             ) from error
         if not fresh:
             await self.client.post("/resume")
-        self._sampled_before = (await metrics(self.client)).get(SAMPLED, 0.0)
+        found = await metrics(self.client)
+        if any(name.startswith(DRAFTED) for name in found):
+            raise PreflightError(f"the vLLM server was started with drafts: {NO_DRAFTS}")
+        self._sampled_before = found.get(SAMPLED, 0.0)
         self.watch()
 
     def _name(self, identifier: str) -> str:

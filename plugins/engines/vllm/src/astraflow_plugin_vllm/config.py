@@ -13,6 +13,11 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 Url = Annotated[str, Field(pattern=r"^(https?://|unix:/)")]
 Router = Annotated[str, Field(pattern=r"^https?://")]
 
+NO_DRAFTS = (
+    "with drafts of vLLM the tokens and their log-probs are not those of the policy (measured with vLLM 0.32 on a CPU); "
+    "leave them out, or use the engine 'torch', whose drafts change neither"
+)
+
 
 class VllmConfig(ConfigModel):
     """``engine = { use = "vllm", … }``"""
@@ -101,6 +106,13 @@ class VllmConfig(ConfigModel):
     def _named_adapters_have_a_rank(self) -> Self:
         if self.named_adapters and self.lora_rank is None:
             raise ValueError("named_adapters needs lora_rank: the maximum rank of adapters")
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_drafts(self) -> Self:
+        for argument in self.arguments:
+            if argument.startswith(("--spec", "-sc")):
+                raise ValueError(f"arguments has {argument.partition('=')[0]}: {NO_DRAFTS}")
         return self
 
     @property

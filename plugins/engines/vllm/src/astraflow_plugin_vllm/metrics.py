@@ -8,6 +8,8 @@ import re
 from astraflow_serving.http import ServerClient
 
 SAMPLED = "generation_tokens_total"
+DRAFTED = "spec_decode_"
+"""What the names of figures about drafts begin with; a server without drafts has none."""
 _SAMPLE = re.compile(rb"^(vllm:\w+)(?:\{[^}]*\})? ([-+]?\d\S*)$", re.MULTILINE)
 
 

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from astraflow_core.protocols.launcher import ProcessSpec, ProcessState
 from astraflow_core.types import ComponentContext
 from astraflow_runtime.forking.becoming import ModuleProcess
-from astraflow_runtime.forking.client import OURS, ForkServer, is_possible
+from astraflow_runtime.forking.client import OURS, ModuleForks, is_possible
 from astraflow_runtime.launch.local import shim
 from astraflow_runtime.launch.local.config import LocalLauncherConfig
 from astraflow_runtime.launch.local.threads import VARIABLES, threads_each, usable_cores
@@ -82,7 +82,7 @@ class LocalLauncher:
         self._policies = len(context.run.policies)
         self._directory = context.run.directory
         self._threads = 1
-        self._forks: ForkServer | None = None
+        self._forks: ModuleForks | None = None
         self._imports_cpu_s = 0.0
         self._children: dict[str, _Child] = {}
         self._lock = threading.RLock()
@@ -103,13 +103,13 @@ class LocalLauncher:
         if self._forks is None and heavy and is_possible() and config.exists():
             self._forks = self._fork_server(config, heavy[0])
 
-    def _fork_server(self, config: Path, spec: ProcessSpec) -> ForkServer:
+    def _fork_server(self, config: Path, spec: ProcessSpec) -> ModuleForks:
         """A server for processes like that of ``spec``, without what is that one's own."""
         own = {name for name in spec.environment if name.startswith(OURS)}
         environment = {k: v for k, v in self._environment(spec).items() if k not in own}
         path = spec.log.with_name("imports.log")
         with when_room(lambda: _open_log(path), path) as log:
-            return ForkServer.started(config, _IMPORTED, environment, log)
+            return ModuleForks.started(config, _IMPORTED, environment, log)
 
     def start(self, spec: ProcessSpec) -> None:
         """Start a process, or restart it after it ended."""
