@@ -148,15 +148,17 @@ class PoolLauncher:
         return min(_EVERY_S, reply.lease_s / 4)
 
     def _keep_on(self) -> None:
-        wait_s = 0.0
+        wait_s, said = 0.0, ""
         while not self._closed.is_set():
             self._due.wait(wait_s)
             self._due.clear()
             try:
-                wait_s = self._renew(_CALL_S)
+                wait_s, said = self._renew(_CALL_S), ""
             except (DeadlineExceeded, Refused) as error:
                 # RaaS go on without the pool; a run that gets none ends by its own deadlines.
-                log.warning("the pool at %s: %s", self._config.url, error)
+                if not said:
+                    said = f"the pool at {self._config.url}: {error}; RaaS that run go on, and the pool is tried again"
+                    log.warning(said)
                 wait_s = _EVERY_S
             except UserError as error:
                 log.error("the pool at %s: %s", self._config.url, error)
