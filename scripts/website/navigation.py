@@ -12,7 +12,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "How-to": (
         "your-run", "notebook", "does-not-learn", "doctor", "mismatch", "plan", "evaluate", "engines", "agents", "teams", "distillation", "images", "rollouts", "trackers", "pages", "monitoring",
-        "replay", "clusters", "weights", "weights-delta", "security", "operate-with-an-agent", "tinker", "custom-raas",
+        "replay", "clusters", "pool", "weights", "weights-delta", "security", "operate-with-an-agent", "tinker", "custom-raas",
         "custom-trainer", "write-a-plugin", "write-a-workflow", "write-an-environment", "write-an-engine", "write-a-trainer", "write-a-transport", "write-a-launcher", "coming-from-trl",
         "coming-from-verl", "coming-from-prime-rl", "coming-from-astraflow", "release",
     ),

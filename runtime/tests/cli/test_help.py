@@ -25,13 +25,14 @@ def test_commands_are_listed_in_groups(capsys: pytest.CaptureFixture[str]) -> No
         "inspect a run",
         "change a running run",
         "one process of a run",
+        "share a pool of RaaS",
     ]
     first = {
         path
         for path in COMMANDS
         if path
         in ("raas add", "raas drain", "raas check", "token revoke", "tinker serve", "config import")
-        or path.startswith("compat ")
+        or path.startswith(("compat ", "pool "))
     }
     first |= {path for path in COMMANDS if " " not in path}
     listed = [

@@ -53,7 +53,7 @@ def test_no_endpoint_answers_without_the_key(client: TestClient) -> None:
         for line in readme.read_text(encoding="utf-8").splitlines()
         for path in re.findall(r"`(/api/v1/[^`]*)`", line)
     ]
-    assert len(listed) == 32
+    assert len(listed) == 34
     for key in ("", "tml-", KEY[:-1], KEY + "x", "Bearer " + KEY):
         for method, path in listed if not key else [("GET", f"{API}/healthz")]:
             if "/signed/" in path:

@@ -75,7 +75,7 @@ def add_token(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(command=run_token)
     teach(
-        parser, _PAGE, "pool token pool.toml ada > ada.token", "pool token pool.toml > hosts.token"
+        parser, _PAGE, "pool token pool.toml ada", "pool token pool.toml"
     )
 
 
