@@ -74,9 +74,7 @@ def add_token(parser: argparse.ArgumentParser) -> None:
         "tenant", metavar="TENANT", nargs="?", help="name of a tenant; default: the token of hosts"
     )
     parser.set_defaults(command=run_token)
-    teach(
-        parser, _PAGE, "pool token pool.toml ada", "pool token pool.toml"
-    )
+    teach(parser, _PAGE, "pool token pool.toml ada", "pool token pool.toml")
 
 
 def _add_pool(parser: argparse.ArgumentParser) -> None:
