@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -111,3 +112,29 @@ def test_forks_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_possible()
     monkeypatch.setenv(CHOICE, OWN)
     assert not is_possible()
+
+
+MAY_FORK = """
+import sys, threading
+from astraflow_runtime.forking import server
+
+server.DEVICES = (sys.argv[1],)
+print(server.may_fork())
+with open(sys.argv[1]):
+    print(server.may_fork())
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+print(server.may_fork())
+"""
+
+
+def test_a_process_with_a_device_or_a_thread_forks_nothing(tmp_path: Path) -> None:
+    device = tmp_path / "nvidia0"
+    device.touch()
+    done = subprocess.run(
+        [sys.executable, "-c", MAY_FORK, str(device)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+    assert done.stdout == "True\nFalse\nFalse\n"

@@ -22,7 +22,7 @@ from astraflow_runtime.forking.becoming import (
     note_what_is_imported,
     show_in_proc,
 )
-from astraflow_runtime.forking.server import MODULE, MOST_BYTES, has_one_thread, serve
+from astraflow_runtime.forking.server import MODULE, MOST_BYTES, may_fork, serve
 from astraflow_wire.host.parent import adopting_orphans, signal_at_parent_death
 from astraflow_wire.host.processes import look_at
 
@@ -74,8 +74,8 @@ class ModuleForks:
     @classmethod
     def forked(cls) -> ModuleForks | None:
         """A server with what this process has imported, forked from it; None where forks are not possible, in a process that is
-        none itself, which has imported little, and in one with more than one thread."""
-        if not (is_possible() and is_a_fork() and has_one_thread()):
+        none itself, which has imported little, and in one with threads or a GPU."""
+        if not (is_possible() and is_a_fork() and may_fork()):
             return None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         note_what_is_imported()

@@ -1,8 +1,8 @@
 """A process that has imported what others need, and forks them.
 
 ``python -m astraflow_runtime.forking.server DESCRIPTOR ROOM CONFIG MODULE…`` imports these modules and those of the engines, trainers
-and other components in the configuration. It has one thread then and has run no operation of a deep learning framework, which
-is what these ask of a process that forks. The other end of the socket asks for processes, which become its children.
+and other components in the configuration. It has one thread then, has run no operation of a deep learning framework and opened
+no GPU, which is what these ask of a process that forks; else it ends, and processes are started. The other end of the socket asks for processes, which become its children.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ MOST_BYTES = 1 << 17
 OF_PROCESSES = frozenset(
     {Kind.ENGINE, Kind.TRAINER, Kind.ALGORITHM, Kind.TRANSPORT, Kind.WORKFLOW, Kind.REWARD}
 )
+DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 PRELOAD = "preload"
 """A module of an engine or a trainer may have this function of a model's folder: it imports what only that model needs, starts no
 thread and touches no device."""
@@ -92,9 +93,19 @@ def _nothing(model: Path) -> None:
     """Of a module without :data:`PRELOAD`."""
 
 
-def has_one_thread() -> bool:
-    """Whether nobody else in this process may hold a lock, which would never be released in a fork."""
-    return len(os.listdir("/proc/self/task")) == 1
+def may_fork() -> bool:
+    """Whether forks of this process will work: nobody else in it may hold a lock, which would never be released in a fork, and no
+    library has opened a GPU, which a fork could not use."""
+    if len(os.listdir("/proc/self/task")) > 1:
+        return False
+    return not any(_target(number).startswith(DEVICES) for number in os.listdir("/proc/self/fd"))
+
+
+def _target(descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except FileNotFoundError:  # that of the listing itself
+        return ""
 
 
 def main() -> None:
@@ -102,12 +113,12 @@ def main() -> None:
     signal_at_parent_death(signal.SIGKILL)
     descriptor, config, modules = int(sys.argv[1]), sys.argv[3], sys.argv[4:]
     os.environ.pop(ROOM_VARIABLE, None)
-    show_in_proc([sys.executable, "-m", MODULE, *config], os.environ)
+    show_in_proc([sys.executable, "-m", MODULE, config], os.environ)
     channel = socket.socket(fileno=descriptor)
     with freeze_gc_after_startup():
         import_for(config, modules)
     note_what_is_imported()
-    if has_one_thread():
+    if may_fork():
         serve(channel)
 
 
