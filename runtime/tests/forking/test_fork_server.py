@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from astraflow_core.errors import UserError
 from astraflow_runtime.forking.becoming import ROOM, ModuleProcess
 from astraflow_runtime.forking.client import CHOICE, OWN, ModuleForks, is_possible
 from astraflow_runtime.forking.server import MOST_BYTES
@@ -87,6 +89,19 @@ def test_an_answer_is_a_process(ends: tuple[ModuleForks, socket.socket]) -> None
     answering.join()
 
 
+def test_a_server_that_is_stopped_is_not_waited_for() -> None:
+    stopped = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(50)"])
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    forks = ModuleForks(ours, ENVIRONMENT, stopped.pid)
+    try:
+        stopped.send_signal(signal.SIGSTOP)
+        assert forks.start(process(), (-1, -1, -1)) is None
+    finally:
+        stopped.kill()
+        stopped.wait()
+        theirs.close()
+
+
 def test_what_is_too_large_for_a_message_is_not_sent(
     ends: tuple[ModuleForks, socket.socket],
 ) -> None:
@@ -112,6 +127,9 @@ def test_forks_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_possible()
     monkeypatch.setenv(CHOICE, OWN)
     assert not is_possible()
+    monkeypatch.setenv(CHOICE, "none")
+    with pytest.raises(UserError, match="ASTRAFLOW_IMPORTS is 'none'; expected own"):
+        is_possible()
 
 
 MAY_FORK = """

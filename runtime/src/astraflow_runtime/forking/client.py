@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
+from astraflow_core.errors import UserError
 from astraflow_runtime.forking.becoming import (
     ROOM,
     ROOM_VARIABLE,
@@ -33,21 +35,30 @@ MODULES = ("astraflow_runtime", "astraflow_engine_host.main")
 """What may be forked."""
 START_S = 120.0
 """For all imports, and then for each fork."""
+_LOOK_S = 1.0
 OURS = "ASTRAFLOW_"
 """Variables whose names begin so may differ between a server and its forks."""
 
 
 def is_possible() -> bool:
-    """Whether processes may be forks here: on Linux, unless :data:`CHOICE` forbids it."""
-    return sys.platform == "linux" and os.environ.get(CHOICE) != OWN
+    """Whether processes may be forks here: on Linux, unless :data:`CHOICE` forbids it. :class:`UserError` for another value of it."""
+    said = os.environ.get(CHOICE, "")
+    if said not in ("", OWN):
+        raise UserError(
+            f"{CHOICE} is {said!r}; expected {OWN}, or unset it to have processes forked"
+        )
+    return sys.platform == "linux" and not said
 
 
 class ModuleForks:
     """Forks that run a module, made by a server and children of this process."""
 
-    def __init__(self, channel: socket.socket, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, channel: socket.socket, environment: Mapping[str, str], pid: int = 0
+    ) -> None:
         self._channel: socket.socket | None = channel
-        self._channel.settimeout(START_S)
+        self._channel.settimeout(_LOOK_S)
+        self._pid = pid
         self._environment = _shared(environment)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -69,6 +80,7 @@ class ModuleForks:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
+        server._pid = server._process.pid
         return server
 
     @classmethod
@@ -80,11 +92,11 @@ class ModuleForks:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         note_what_is_imported()
         parent = os.getpid()
-        if os.fork() == 0:
+        if (pid := os.fork()) == 0:
             ours.close()
             _be_a_server(theirs, parent)
         theirs.close()
-        return cls(ours, os.environ)
+        return cls(ours, os.environ, pid)
 
     def can_fork(self, words: Sequence[str], environment: Mapping[str, str]) -> bool:
         """Whether these words can be a fork with this environment: libraries read theirs while they are imported."""
@@ -107,13 +119,25 @@ class ModuleForks:
             try:
                 with adopting_orphans():
                     socket.send_fds(self._channel, [message], [fd for fd in streams if fd >= 0])
-                    answer = self._channel.recv(MOST_BYTES)
+                    answer = self._answer(self._channel)
             except OSError:
                 answer = b""
             if not answer:
                 self._hang_up()
                 return None
             return int(answer)
+
+    def _answer(self, channel: socket.socket) -> bytes:
+        """What the server answers, which may have to import first; nothing if it is stopped, or silent for :data:`START_S`."""
+        until = time.monotonic() + START_S
+        while time.monotonic() < until:
+            try:
+                return channel.recv(MOST_BYTES)
+            except TimeoutError:
+                look = look_at(self._pid)
+                if look is None or look.stopped:
+                    break
+        return b""
 
     def cpu_s(self) -> float:
         """CPU seconds of the server so far, as long as it runs."""

@@ -33,6 +33,7 @@ from astraflow_runtime.config.saved import as_comments, dump_toml
 from astraflow_runtime.config.show import ORIGINS, origins_json
 from astraflow_runtime.config.targets import target_problems, tracker_problems
 from astraflow_runtime.config.transport_security import check_tls
+from astraflow_runtime.forking.client import is_possible
 from astraflow_runtime.hooks import Hooks
 from astraflow_runtime.launch.planning.plan import check_interpreters, check_trackers
 from astraflow_runtime.launch.planning.plugins_file import write_plugins
@@ -87,6 +88,7 @@ def prepare(
     """Load, check and lay out a run. Every mistake of the user is a :class:`UserError` from here, and
     nothing has been started or written then."""
     wants_curves()
+    is_possible()
     objects = checked_objects(workflow, reward)
     frozen = pickled(objects)
     loaded = load_config(source, overrides, workflow_given="workflow" in objects)
