@@ -118,14 +118,16 @@ foreign = VersionTable.foreign
 
 
 @pytest.mark.parametrize(
-    ("mutant", "seed"), [(takes_all_weights_for_its_own, 8), (looks_at_numbers_alone, 15)]
+    ("mutant", "seeds"),
+    [(takes_all_weights_for_its_own, range(1, 9)), (looks_at_numbers_alone, range(29, 41))],
 )
 def test_weights_of_the_lost_future_are_found(
-    mutant: Callable[..., Any], seed: int, monkeypatch: pytest.MonkeyPatch
+    mutant: Callable[..., Any], seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A change in when services do what moves the seeds with which it happens."""
     monkeypatch.setattr(VersionTable, "foreign", mutant)
-    violation = simulate(seed, 12, GOING_BACK).violation
-    assert violation is not None and violation.kind == "history"
+    runs = (simulate(seed, 12, GOING_BACK) for seed in seeds)
+    assert any(run.violation is not None and run.violation.kind == "history" for run in runs)
 
 
 def test_a_seed_is_the_same_run_in_any_process() -> None:
