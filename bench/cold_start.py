@@ -3,7 +3,8 @@
 ``quickstart`` is the example as it is shipped, ``table`` a run of tables in the place of models, which is what most tests of
 whole runs start. ``KIND_s`` are wall seconds from the command until ``metrics.jsonl`` has the first update, ``KIND_cpu_s`` the
 CPU seconds of all its processes at that moment, ``KIND_ROLE_cpu_s`` those of one process of a role: the launcher with its dry
-call, the dataflow, a trainer, a RaaS without its engine host (means, where there are several), an engine host. Then the run is killed.
+call, the dataflow, a trainer, a RaaS without its engine host (means, where there are several), an engine host; ``imports``: what the others
+are forked from. Then the run is killed.
 
 ``ROLE_imports_cpu_s`` are the CPU seconds that a bare interpreter takes to import what such a process does, without the garbage
 collector, as they do: ``torch`` is what trainer and engine host of the quickstart add to that, the model's class included.
@@ -105,6 +106,9 @@ def first_update(kind: str) -> dict[str, float]:
         finally:
             trees.kill(process.pid)
             end_of(process)
+    found["imports"] = [
+        sum(found.get("imports", []))
+    ]  # RaaS have servers of their own, which import nothing
     means = {f"{role}_cpu_s": statistics.mean(each) for role, each in found.items()}
     return {"s": wall, "cpu_s": sum(map(sum, found.values())), **means}
 
