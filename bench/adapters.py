@@ -3,7 +3,13 @@
 A model of 6 layers (hidden 512) on CPU; adapters on all linear layers. `bytes_whole`: the file of a whole version in bfloat16;
 `bytes_rank_R`: that of an adapter of rank R, also in 16 bits; `share_rank_R`: of the whole one. `swap_whole_s` and
 `swap_rank_R_s`: from `pause("keep")` to `resume`, with eight requests under way, median; an adapter is merged into the base
-that the engine keeps. `swap_…_cpu_s`: the same in CPU seconds of the process, which other work on the machine disturbs less.
+that the engine keeps. `swap_…_cpu_s`: the same in CPU seconds of the process, which other work on the machine disturbs less;
+most of it is the end of the decoding step that runs, so `load_…_cpu_s` are those of `load_weights` alone.
+
+With `live_adapters` adapters are not merged, and each of the eight requests keeps the version with which it began:
+`live_rank_8_s`, `live_rank_8_cpu_s` and `live_load_cpu_s` are the same of a swap then, and `blocked_ratio` is the last over
+`load_whole_cpu_s`. `live_versions`: how many there were at once, the fewest after any swap that was measured. `step_ratio`:
+CPU seconds of a decoding step with so many, over one with a merged adapter; the first lays the factors side by side.
 """
 
 from __future__ import annotations
@@ -12,6 +18,9 @@ import asyncio
 import statistics
 import tempfile
 import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +46,11 @@ SIZES = {
 }
 RANKS = (8, 32)
 REQUESTS = 8
-Clocks = tuple[float, float]
-"""Of the wall and of this process, in seconds."""
+LIVE = 4
+STEPS = 40
+"""Whose CPU seconds are compared."""
+Clocks = tuple[float, float, float]
+"""Seconds of a swap on the wall, in CPU time of this process, and those of them in which the version was loaded."""
 
 
 def measure(quick: bool) -> dict[str, float]:
@@ -55,8 +67,19 @@ def measure(quick: bool) -> dict[str, float]:
             versions[f"rank_{rank}"] = WeightSource(
                 "p", 1, file, f"d{rank}", 0, 0.0, "adapter", base
             )
-        seconds = asyncio.run(swapped(model, place, versions, 3 if quick else 9))
-        return figures(versions, seconds)
+        rounds = 3 if quick else 9
+        seconds, merged_step = asyncio.run(swapped(model, place, versions, rounds))
+        swaps, live_versions, step = asyncio.run(live(model, place, versions["rank_8"], rounds))
+        wall, cpu, load = medians(swaps)
+        found = figures(versions, seconds)
+        return found | {
+            "live_rank_8_s": round(wall, 4),
+            "live_rank_8_cpu_s": round(cpu, 4),
+            "live_load_cpu_s": round(load, 4),
+            "blocked_ratio": round(load / found["load_whole_cpu_s"], 3),
+            "live_versions": live_versions,
+            "step_ratio": round(step / merged_step, 2),
+        }
 
 
 def figures(
@@ -70,8 +93,10 @@ def figures(
         found[f"bytes_{name}"] = size
         if name != "whole":
             found[f"share_{name}"] = round(size / whole, 4)
-        wall, cpu = (statistics.median(each) for each in zip(*seconds[name], strict=True))
-        found[f"swap_{name}_s"], found[f"swap_{name}_cpu_s"] = round(wall, 4), round(cpu, 4)
+        for field, value in zip(
+            ("swap_{}_s", "swap_{}_cpu_s", "load_{}_cpu_s"), medians(seconds[name]), strict=True
+        ):
+            found[field.format(name)] = round(value, 4)
     return found
 
 
@@ -99,39 +124,94 @@ def shapes(model: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def clocks() -> Clocks:
-    """Now."""
-    return time.perf_counter(), time.process_time()
+def medians(seconds: Sequence[Clocks]) -> Clocks:
+    """Of each clock."""
+    wall, cpu, load = (statistics.median(each) for each in zip(*seconds, strict=True))
+    return wall, cpu, load
+
+
+async def started(model: Path, place: Path, keys: dict[str, Any]) -> Any:
+    """The engine."""
+    given = {"device": "cpu", "cache_gb": 0.25, **keys}
+    selected, options = Catalog.discover().validate_options("engine", "torch", given, "torch")
+    engine: Any = selected.build(options, context("engine", place))
+    await engine.start(model)
+    return engine
+
+
+def request(number: int) -> GenerateRequest:
+    """One that outlasts the benchmark; so many fit into the cache at once."""
+    prompt = np.arange(2, 10, dtype=np.int32)
+    return GenerateRequest(str(number), prompt, Sampling(2000, ignore_eos=True))
+
+
+async def swap(engine: Any, source: WeightSource) -> Clocks:
+    """Seconds for which the engine is paused, after it has decoded some more."""
+    before = (await engine.health())["tokens_generated"]
+    while (await engine.health())["tokens_generated"] <= before:
+        await asyncio.sleep(0.01)
+    began, cpu = time.perf_counter(), time.process_time()
+    await engine.pause("keep")
+    paused = time.process_time()
+    await engine.load_weights(source)
+    load = time.process_time() - paused
+    await engine.resume()
+    return time.perf_counter() - began, time.process_time() - cpu, load
+
+
+async def cpu_of_a_step(engine: Any) -> float:
+    """CPU seconds of the process for each of the next :data:`STEPS`."""
+    before, began = (await engine.health())["steps"], time.process_time()
+    while (steps := (await engine.health())["steps"] - before) < STEPS:
+        await asyncio.sleep(0.01)
+    return (time.process_time() - began) / float(steps)
 
 
 async def swapped(
     model: Path, place: Path, versions: dict[str, WeightSource], rounds: int
-) -> dict[str, list[Clocks]]:
-    """Seconds of each swap, in turn, each from another kind of version."""
-    selected, keys = Catalog.discover().validate_options(
-        "engine", "torch", {"device": "cpu", "cache_gb": 0.25}, "torch"
-    )
-    engine: Any = selected.build(keys, context("engine", place))
-    await engine.start(model)
-    prompt = np.arange(2, 10, dtype=np.int32)
-    asked = [
-        GenerateRequest(str(n), prompt, Sampling(4000, ignore_eos=True)) for n in range(REQUESTS)
-    ]
-    under_way = [asyncio.create_task(engine.generate(request)) for request in asked]
+) -> tuple[dict[str, list[Clocks]], float]:
+    """Seconds of each swap, in turn, each from another kind of version; and CPU seconds of a step."""
+    engine = await started(model, place, {})
+    asked = [request(number) for number in range(REQUESTS)]
+    under_way = [asyncio.create_task(engine.generate(each)) for each in asked]
     seconds: dict[str, list[Clocks]] = {name: [] for name in versions}
     async with asyncio.timeout(300):
         for _ in range(rounds):
             for name, source in versions.items():
-                before = (await engine.health())["tokens_generated"]
-                while (await engine.health())["tokens_generated"] <= before:
-                    await asyncio.sleep(0.01)
-                began = clocks()
-                await engine.pause("keep")
-                await engine.load_weights(source)
-                await engine.resume()
-                ended = clocks()
-                seconds[name].append((ended[0] - began[0], ended[1] - began[1]))
-        await engine.abort([request.id for request in asked])
+                seconds[name].append(await swap(engine, source))
+        step = await cpu_of_a_step(engine)
+        await engine.abort([each.id for each in asked])
         await asyncio.gather(*under_way)
         await engine.close()
-    return seconds
+    return seconds, step
+
+
+async def live(
+    model: Path, place: Path, source: WeightSource, rounds: int
+) -> tuple[list[Clocks], float, float]:
+    """Seconds of each swap, while each request keeps its version and the oldest one ends after each; the fewest versions at
+    once; and CPU seconds of a step."""
+    engine = await started(model, place, {"live_adapters": LIVE})
+    under_way: deque[tuple[str, asyncio.Task[Any]]] = deque()
+    swaps: list[Clocks] = []
+    fewest = float(LIVE)
+    async with asyncio.timeout(300):
+        for number in range(REQUESTS + rounds):
+            under_way.append((str(number), asyncio.create_task(engine.generate(request(number)))))
+            while (await engine.health())["running"] < len(under_way):
+                await asyncio.sleep(0.01)
+            if number < REQUESTS - LIVE:
+                continue
+            seconds = await swap(engine, replace(source, version=number))
+            if number >= REQUESTS:
+                swaps.append(seconds)
+                fewest = min(fewest, (await engine.health())["live_versions"])
+            if len(under_way) == REQUESTS:
+                name, task = under_way.popleft()
+                await engine.abort([name])
+                await task
+        step = await cpu_of_a_step(engine)
+        await engine.abort([name for name, _ in under_way])
+        await asyncio.gather(*(task for _, task in under_way))
+        await engine.close()
+    return swaps, fewest, step

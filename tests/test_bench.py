@@ -173,6 +173,7 @@ def test_an_adapter_is_its_factors_and_no_more(quick: Quick) -> None:
         assert 0 < header < 5000
         assert fields[f"swap_rank_{rank}_cpu_s"] > 0
     assert fields["bytes_whole"] > fields["bytes_rank_32"] > fields["bytes_rank_8"]
+    assert fields["live_versions"] == 4 and fields["live_rank_8_cpu_s"] > 0
 
 
 def test_router_replay_closes_the_gap_of_log_probs(quick: Quick) -> None:

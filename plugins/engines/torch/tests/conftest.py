@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 from astraflow_core.types import ComponentContext, RunInfo
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.engine import TorchEngine
+
+sys.path.insert(0, str(Path(__file__).parent))  # for adapter_cases
 
 
 def write_model(folder: Path, kind: str = "qwen3", tie: bool = True, seed: int = 0) -> Path:

@@ -27,7 +27,7 @@ _ROW = np.dtype(
         ("min_p", np.float32),
         ("stream", np.uint64),  # of its random numbers
         ("adapter", np.int64),  # its number, 0 without one
-        ("version", np.int32),  # of its adapter, -1 without one
+        ("version", np.int32),  # that it keeps, -1: whatever is loaded
     ]
 )
 _NO_TOKEN, _ANY, _NEVER = -1, -2, -3
@@ -41,7 +41,7 @@ Settled = tuple["asyncio.Future[Any]", Any]
 @dataclass(slots=True)
 class Job:
     """A request on its way, and the future of who waits for it. ``number``: how many arrived before it; ``adapter``: the number
-    of the one that it began with, ``version`` its version; ``error``: why it ends, if not with a result."""
+    of the one that it has, ``version`` its version, -1: that of the weights; ``error``: why it ends, if not with a result."""
 
     request: GenerateRequest
     future: asyncio.Future[GenerateResult]
@@ -146,6 +146,12 @@ class DecodingBatch:
         for row, table in enumerate(tables, first):
             self._stops[row, : len(table), -table.shape[1] :] = table
 
+    def assign(self, row: int, adapter: int, version: int) -> None:
+        """Have row ``row`` continue with an adapter."""
+        job = self.jobs[row]
+        job.adapter, job.version = adapter, version
+        self._rows[["adapter", "version"]][row] = adapter, version
+
     def record_prompts(
         self, first: int, routed: RoutedExperts, source: npt.NDArray[np.int64]
     ) -> None:
@@ -175,7 +181,7 @@ class DecodingBatch:
         logprobs: npt.NDArray[np.float32],
         version: int,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Take the newly sampled tokens of rows ``which``, one each. ``version`` is that of rows without an adapter.
+        """Take the newly sampled tokens of rows ``which``, one each. ``version`` is that of rows that keep none.
 
         Returns the rows that end, in the order of ``which``, and for each whether by a stop condition.
         """

@@ -43,6 +43,12 @@ class TorchEngineConfig(ConfigModel):
         None,
         description="Maximum length of a sequence in tokens; default: what the model and cache_gb allow.",
     )
+    live_adapters: Annotated[int, Field(ge=0, le=64)] = Field(
+        0,
+        description="Maximum number of versions at once if they are adapters: they are not merged, and a request finishes on the "
+        "version with which it began; with max_staleness + 1 no row that is fresh enough mixes versions. 0: adapters are merged, "
+        "and all requests continue on the newest version.",
+    )
     batch_invariant: bool = Field(
         False,
         description="Compute in an order that depends on the tokens of a sequence only, as a trainer 'torch' with this key does: "
@@ -50,7 +56,11 @@ class TorchEngineConfig(ConfigModel):
     )
 
     @model_validator(mode="after")
-    def _batch_invariant_in_float32(self) -> Self:
+    def _batch_invariant_alone(self) -> Self:
         if self.batch_invariant and self.dtype == "bfloat16":
             raise ValueError('batch_invariant needs dtype = "float32" (or "auto")')
+        if self.batch_invariant and self.live_adapters:
+            raise ValueError(
+                "batch_invariant needs live_adapters = 0: its kernels know merged adapters only"
+            )
         return self

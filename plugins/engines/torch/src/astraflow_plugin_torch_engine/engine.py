@@ -29,7 +29,7 @@ from astraflow_plugin_torch_engine.model import CausalModel
 from astraflow_plugin_torch_engine.reading import ImageReader
 from astraflow_plugin_torch_engine.receiving import BroadcastMembership
 from astraflow_plugin_torch_engine.sampling import SEMANTICS
-from astraflow_plugin_torch_engine.stacked_adapters import MOST
+from astraflow_plugin_torch_engine.stacked_adapters import MOST, PreparedAdapter
 from astraflow_serving.tokens import check_request, check_tokens
 from astraflow_torch_weights.preloading import preload as preload
 
@@ -101,7 +101,7 @@ class TorchEngine:
         loop = self._loop
         model = loop.model
         check_tokens("a sequence to score", tokens, 0, model.context_length, model.vocab)
-        scores: npt.NDArray[np.float32] = await _command(loop, lambda: loop.model.score(tokens))
+        scores: npt.NDArray[np.float32] = await _command(loop, lambda: loop.score(tokens))
         return scores
 
     async def score_images(
@@ -112,9 +112,7 @@ class TorchEngine:
         model = loop.model
         check_tokens("a sequence to score", tokens, 0, model.context_length, model.vocab)
         await self._reading.read(tokens, images)
-        scores: npt.NDArray[np.float32] = await _command(
-            loop, lambda: loop.model.score(tokens, images)
-        )
+        scores: npt.NDArray[np.float32] = await _command(loop, lambda: loop.score(tokens, images))
         return scores
 
     @property
@@ -140,7 +138,7 @@ class TorchEngine:
         model = loop.model
         check_tokens("a sequence to score", tokens, 0, model.context_length, model.vocab)
         scores: npt.NDArray[np.float32] = await _command(
-            loop, lambda: loop.score_adapter(name, tokens)
+            loop, lambda: loop.score(tokens, adapter=name)
         )
         return scores
 
@@ -162,9 +160,12 @@ class TorchEngine:
         await _command(loop, lambda: loop.abort(frozenset(ids)))
 
     async def load_weights(self, source: WeightSource) -> None:
-        """Swap the weights between two decoding steps."""
+        """Swap the weights between two decoding steps; an adapter that is not merged is read before."""
         loop = self._loop
-        await _command(loop, lambda: loop.load(source))
+        beside: PreparedAdapter | None = None
+        if source.kind == "adapter" and self._config.live_adapters:
+            beside = await asyncio.to_thread(loop.named.prepare, source)
+        await _command(loop, lambda: loop.load(source, beside))
 
     @property
     def workers(self) -> int:
@@ -191,7 +192,7 @@ class TorchEngine:
 
     async def health(self) -> dict[str, float]:
         """Beside the gauges of the protocol: ``prefill_tokens`` (computed; equal prompts of one
-        admission once), ``prefill_seconds`` and ``steps``."""
+        admission once), ``prefill_seconds``, ``steps`` and, with ``live_adapters``, ``live_versions``."""
         return self._loop.gauges()
 
     async def close(self) -> None:

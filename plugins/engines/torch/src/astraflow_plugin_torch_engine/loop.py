@@ -26,6 +26,7 @@ from astraflow_plugin_torch_engine.admission import next_jobs
 from astraflow_plugin_torch_engine.batch import DecodingBatch, Job, Settled, settle
 from astraflow_plugin_torch_engine.cache import Entries, KVPool
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
+from astraflow_plugin_torch_engine.live_versions import LiveVersions
 from astraflow_plugin_torch_engine.model import CausalModel
 from astraflow_plugin_torch_engine.sampling import sample
 from astraflow_plugin_torch_engine.speculation.drafts import Speculation
@@ -69,6 +70,7 @@ class DecodeLoop:
         self._config = config
         self._events = events
         self._batch = DecodingBatch(config.max_batch, model.eos, seed)
+        self._live = LiveVersions(config.live_adapters, self.named, self._batch)
         self._speculation: Speculation | None = None
         if config.speculation == "history" and can_pack(model.module):
             alone = model.device.type == "cpu" and config.threads == 1
@@ -106,6 +108,7 @@ class DecodeLoop:
             **self.counters,
             **({} if self._speculation is None else {"drafted_tokens": self._speculation.drafted}),
             **self.seconds,
+            **self._live.gauges,
         }
 
     def join(self, timeout: float) -> bool:
@@ -138,20 +141,22 @@ class DecodeLoop:
         heapq.heapify(keep)
         self._waiting = keep
 
-    def load(self, source: WeightSource) -> None:
-        """Swap the weights; requests pinned to another version end with :class:`WrongVersion`."""
-        if source.kind == "adapter":
+    def load(self, source: WeightSource, beside: PreparedAdapter | None) -> None:
+        """Swap the weights, or lay an adapter ``beside`` them; what is pinned to a lost version ends with :class:`WrongVersion`."""
+        if beside is not None:
+            self._adapters.check(beside.base, beside.version)
+        elif source.kind == "adapter":
             self._adapters.load(source)
         else:
             load_weights(self.model.module, source.path)
             self._adapters.rebase(source.digest)
-        self._end_superseded(source.version)
+        self._supersede(source.version, beside)
 
     def load_received(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """As :meth:`load`, of a whole version that is in memory."""
         load_tensors(self.model.module, f"version {version}", tensors)
         self._adapters.rebase("")
-        self._end_superseded(version)
+        self._supersede(version)
 
     def name_adapter(self, name: str, adapter: PreparedAdapter | None) -> None:
         """Give ``name`` to an adapter, or to none. Those that run keep theirs."""
@@ -159,21 +164,24 @@ class DecodeLoop:
             self._adapters.check(adapter.base, adapter.version)
         self.named.install(name, adapter)
 
-    def score_adapter(self, name: str, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-        """As the model scores, with an adapter."""
-        with self.named.using(np.array(self.named.held(name)[:1])):
-            return self.model.score(tokens)
+    def score(
+        self, tokens: npt.NDArray[np.int32], images: Images = (), adapter: str = ""
+    ) -> npt.NDArray[np.float32]:
+        """As the model scores, with the adapter of that name or of the newest version."""
+        with self.named.using(np.array(self.named.held(adapter)[:1])):
+            return self.model.score(tokens, images)
 
-    def _end_superseded(self, version: int) -> None:
+    def _supersede(self, version: int, beside: PreparedAdapter | None = None) -> None:
         self.version = version
         self.named.clear()
-        torn = [row for row, job in enumerate(self._batch.jobs) if self._refused(job)]
+        self._live.advance(version, beside)
+        torn = [row for row, job in enumerate(self._batch.jobs) if self._refused(job, job.version)]
         self._drop(np.array(torn, dtype=np.int64))
 
     def stop(self) -> None:
         """End every request and the thread; the last command."""
-        queued = [entry[2] for entry in self._waiting]
-        self.abort(frozenset(job.request.id for job in self._batch.jobs + queued))
+        jobs = self._batch.jobs + [entry[2] for entry in self._waiting]
+        self.abort(frozenset(job.request.id for job in jobs))
         self._finish_pausing()
         self._open = False
 
@@ -376,7 +384,7 @@ class DecodeLoop:
         """Rows of another adapter go on."""
         for row in rows.tolist():
             job = self._batch.jobs[row]
-            version = job.version if job.adapter else self.version
+            version = self.version if job.version < 0 else job.version
             job.error = RunFailed(
                 f"engine 'torch': the logits of version {version} are not finite; look for NaN in the published weights"
             )
@@ -406,6 +414,7 @@ class DecodeLoop:
                 self._speculation.move(movers, holes)
             columns = int(self._batch.rows["position"][holes].max())
             self._pool.move(self.model.tensor(movers), self.model.tensor(holes), columns)
+        self._live.forget()
 
     def _fail(self, error: Exception) -> None:
         """A pass failed (out of memory, non-finite logits): its requests end with the error, and the
@@ -413,18 +422,19 @@ class DecodeLoop:
         for job in self._batch.jobs:
             self._settled.append((job.future, error))
         self._batch.remove(np.arange(self._batch.size))
+        self._live.forget()
         self._pool.clear()
 
     def _begins(self, job: Job) -> bool:
         """Whether a request that waited can begin; it does with the adapter that has its name now."""
-        if self._refused(job):
+        if self._refused(job, -1):
             return False
         job.adapter, job.version = self.named.held(job.request.adapter)
         return True
 
-    def _refused(self, job: Job) -> bool:
-        """Whether what is loaded cannot serve a request, which is told so."""
-        problem = self.named.refusal(job.request, self.version)
+    def _refused(self, job: Job, version: int) -> bool:
+        """Whether a request, which is told so, cannot be served. ``version``: that it keeps, -1 for none."""
+        problem = self.named.refusal(job.request, self.version if version < 0 else version)
         if problem is not None:
             self._settled.append((job.future, problem))
         return problem is not None

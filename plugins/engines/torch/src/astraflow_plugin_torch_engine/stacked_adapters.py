@@ -41,7 +41,8 @@ class StackedAdapters:
     The factors of those in use lie side by side, so that a module needs two products for all of them: ``A x`` of every adapter,
     of which a row keeps its own part, and ``B`` of that. Only those between the first and the last that a pass uses are
     multiplied, without a mask if that is one. Adapters are known by numbers, which are never used twice: a name stands for
-    another number when its adapter is replaced, and rows keep theirs. ``running`` tells the numbers of all rows.
+    another number when its adapter is replaced, and rows keep theirs. ``running`` tells the numbers of all rows; ``newest`` is
+    the number and the version of requests that name none, -1 if that is the version of the weights.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class StackedAdapters:
         running: Callable[[], npt.NDArray[np.int64]],
     ) -> None:
         self._base, self._model, self._device, self._running = base, model, device, running
+        self.newest = NONE, -1
         self._names: dict[str, int] = {}
         self._loaded: dict[int, PreparedAdapter] = {}
         self._places: dict[int, tuple[int, int]] = {}
@@ -72,7 +74,7 @@ class StackedAdapters:
             if not isinstance(module, torch.nn.Linear):
                 raise WeightsError(
                     f"version {source.version} adapts {name}, of which engine 'torch' merges adapters only: load them one at a "
-                    "time, as versions"
+                    "time, as versions, with live_adapters = 0"
                 )
             a, b = (
                 given[f"base_model.model.{name}.lora_{side}.weight"].to(
@@ -92,26 +94,36 @@ class StackedAdapters:
         if adapter is not None:
             if name not in self._names and len(self._names) >= MOST:
                 raise UserError(f"engine 'torch' has {MOST} adapters, as many as it may; drop one")
-            self._last += 1
-            self._loaded[self._last] = adapter
-            self._names[name] = self._last
+            self._names[name] = self.add(adapter)
         else:
             self._names.pop(name, None)
-        kept = {*self._names.values(), *self._running().tolist()}
+        self.forget()
+
+    def add(self, adapter: PreparedAdapter) -> int:
+        """Its number."""
+        self._last += 1
+        self._loaded[self._last] = adapter
+        return self._last
+
+    def forget(self) -> None:
+        """Drop those without a name, except the newest, that no row has."""
+        kept = {self.newest[0], *self._names.values()}
+        if self._loaded.keys() <= kept:
+            return
+        kept.update(self._running().tolist())
         self._loaded = {number: each for number, each in self._loaded.items() if number in kept}
         if not self._loaded:
             self._lay([])
 
     def clear(self) -> None:
-        """Forget them all: another base is loaded."""
+        """Take all names away: another version is loaded."""
         self._names.clear()
-        self._loaded.clear()
-        self._lay([])
+        self.forget()
 
     def held(self, name: str) -> tuple[int, int]:
         """Number and version of the adapter that has the name now; :class:`WrongVersion` if none has."""
         if not name:
-            return NONE, -1
+            return self.newest
         number = self._names.get(name)
         if number is None:
             raise WrongVersion(
@@ -120,12 +132,12 @@ class StackedAdapters:
         return number, self._loaded[number].version
 
     def refusal(self, request: GenerateRequest, version: int) -> WrongVersion | None:
-        """Why a request cannot be served while ``version`` is loaded."""
+        """Why a request cannot be served, which has ``version`` unless it names an adapter."""
         try:
-            number, own = self.held(request.adapter)
+            _, own = self.held(request.adapter)
         except WrongVersion as error:
             return WrongVersion(f"request {request.id!r}: {error}")
-        served = own if number else version
+        served = own if request.adapter else version
         if request.pinned_version in (None, served):
             return None
         return WrongVersion(
@@ -202,7 +214,7 @@ class StackedAdapters:
                 if inner.dim() != foreign.dim():
                     raise UserError(
                         f"engine 'torch' cannot tell the rows of a batch apart in {name}: load its adapters one at a time, as "
-                        "versions"
+                        "versions, with live_adapters = 0"
                     )
                 inner = inner.masked_fill(foreign, 0)
             return output + functional.linear(inner, b[:, start:end])
