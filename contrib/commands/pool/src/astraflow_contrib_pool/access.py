@@ -64,6 +64,8 @@ def tenant_of(grant: Grant | None) -> str | None:
 class PoolAccess(Access):
     """Checks tokens; ``tenants``: name → generation that is valid."""
 
+    roles = "`astraflow pool token` prints the token of a tenant, or that of hosts; the pool's own may do all"
+
     def __init__(self, token: str, tenants: Mapping[str, int]) -> None:
         super().__init__(token)
         known = [pool_token(token, "host", HOSTS)]

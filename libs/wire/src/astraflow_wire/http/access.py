@@ -92,7 +92,10 @@ class Access:
     the run's from the secret that follows from it, and no other role.
 
     ``oldest``: ``"ROLE/NAME"`` to the first generation whose tokens are still valid. ``clock``: seconds since 1970.
+    ``roles``: where to read what each token may do.
     """
+
+    roles = "`astraflow token --help` lists the roles"
 
     def __init__(
         self,

@@ -102,7 +102,7 @@ class Guard:
             await self._refuse(401, self.access.refusal(shown), scope, receive, send)
             return
         if grant is not None and grant.role != "run" and not self.rights(grant, method, path):
-            reason = f"{grant} does not include {method} {path[:200]}; `astraflow token --help` lists the roles"
+            reason = f"{grant} does not include {method} {path[:200]}; {self.access.roles}"
             await self._refuse(403, reason, scope, receive, send)
             return
         length = headers.get(b"content-length")
