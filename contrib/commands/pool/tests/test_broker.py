@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from astraflow_contrib_pool.broker.broker import Broker
+from astraflow_contrib_pool.broker.ledger import Account, read_ledger, write_ledger
+from astraflow_contrib_pool.broker.limits import EARLIER, MinuteLimit, merge_earlier
 from astraflow_contrib_pool.broker.reports import exporter_text, pool_status
 from astraflow_contrib_pool.config import PoolFile
 from astraflow_contrib_pool.messages import (
@@ -48,7 +52,7 @@ class Pool:
         wanted = [
             WantedRaas(name=f"raas-{n}", number=number, environment=TOKEN) for n in range(raas)
         ]
-        self.wants[f"{tenant}/{name}"] = RenewRun(run=name, id=keys.pop("id", "launcher"), directory="/runs/x", unit=4, most=64, raas=wanted)  # fmt: skip
+        self.wants[f"{tenant}/{name}"] = RenewRun(run=name, id=keys.pop("id", "launcher"), directory=f"/runs/{tenant}-{name}", unit=4, most=64, raas=wanted)  # fmt: skip
 
     def host(self, name: str, slots: int = 2, places: int = 16) -> None:
         self.hosts[name] = (slots, places)
@@ -265,3 +269,75 @@ def test_what_is_refused() -> None:
     refused(404, lambda: pool.broker.drain_host(DrainHost(host="two"), pool.now, 0.0))
     refused(404, lambda: pool.broker.leave_host(LeaveHost(host="one", id="other"), pool.now, 0.0))
     refused(404, lambda: pool.broker.leave_run("ada", LeaveRun(run="a", id="zzz"), pool.now, 0.0))
+
+
+def test_a_directory_belongs_to_the_run_whose_raas_have_served() -> None:
+    pool = Pool()
+    pool.host("one")
+    pool.run("bob", "b")
+    pool.run("ada", "a")
+    pool.wants["bob/b"] = msgspec.structs.replace(pool.wants["bob/b"], directory="/runs/./ada-a")
+    pool.renew("bob/b")  # came first, and has shown nothing
+    pool.renew("ada/a")
+    pool.renew_host("one")
+    pool.orders["one"] = [order for order in pool.orders["one"] if order.run == "ada/a"]
+    assert pool.orders["one"][0].launcher == "launcher"
+    pool.now += 0.5
+    pool.renew_host("one")
+    assert "uses /runs/./ada-a" in refused(409, lambda: pool.renew("bob/b"))
+    assert pool.renew("ada/a")[0].state == "running"
+
+
+def test_tokens_that_places_cannot_have_generated_are_refused() -> None:
+    pool = Pool()
+    pool.host("one", places=2)
+    pool.run("ada", "a")
+    pool.renew("ada/a")
+    pool.renew_host("one")
+    order = pool.orders["one"][0]
+    pool.tokens[order.start] = 1e9
+    pool.now += 0.5
+    assert "more than 2 places" in refused(400, lambda: pool.renew_host("one"))
+    assert pool.tokens_of("ada/a") == 0
+
+
+def test_joins_of_a_tenant_are_limited_and_those_of_others_not() -> None:
+    pool = Pool()
+    most = MinuteLimit().most
+    for n in range(most):
+        pool.run("ada", f"r{n}", raas=0)
+        pool.renew(f"ada/r{n}")
+        pool.broker.leave_run("ada", LeaveRun(run=f"r{n}", id="launcher"), pool.now, 0.0)
+    pool.run("ada", "more", raas=0)
+    assert "again in 60 s" in refused(429, lambda: pool.renew("ada/more"))
+    pool.run("bob", "b", raas=0)
+    pool.renew("bob/b")
+    pool.now += 61
+    pool.renew("ada/more")
+
+
+def test_accounts_of_earlier_runs_are_added_up() -> None:
+    accounts = {f"ada/r{n}": Account(tokens=1.0, slot_s=2.0, seen=n) for n in range(9)}
+    accounts["bob/r"] = Account(tokens=5.0)
+    for _ in range(2):
+        merge_earlier(accounts, "ada", {"ada/r0"}, most=4)
+        own = {key: account for key, account in accounts.items() if key.startswith("ada/")}
+        assert own.keys() == {"ada/r0", "ada/r7", "ada/r8", f"ada/{EARLIER}"}
+        assert sum(account.tokens for account in own.values()) == 9
+        assert own[f"ada/{EARLIER}"].slot_s == 12
+    assert accounts["bob/r"].tokens == 5
+
+
+def test_a_quota_survives_a_restart_for_its_window(tmp_path: Path) -> None:
+    pool = Pool(tenants={"ada": {"max_tokens": 200, "window_s": 60.0}})
+    pool.host("one")
+    pool.run("ada", "a")
+    pool.pass_s(50)
+    wall = 1e9 + pool.now
+    write_ledger(tmp_path, pool.broker.ledger(pool.now, wall))
+    kept = read_ledger(tmp_path)
+    for later, waits in ((5.0, 5.0), (20.0, 0.0), (-1000.0, 60.0)):
+        broker = Broker(pool.broker.file, kept.accounts, 7.0)
+        broker.resume(kept.windows, 7.0, wall + later)
+        broker.renew_run("ada", pool.wants["ada/a"], 7.0, wall)
+        assert broker.quota_wait_s(broker.runs["ada/a"], 7.0) == pytest.approx(waits)

@@ -130,7 +130,7 @@ def test_two_runs_take_turns_on_one_slot(user: User) -> None:
         assert ended.exit_code == 0, ended.text + user.last_words()
     for name in ("ada", "bob"):
         healthy(next(user.directory.glob(f"runs/{name}-*")))
-    table = user.astraflow("pool", "ls", "pool.toml").out
+    table = user.astraflow("pool", "ls", "pool.toml", "--all").out
     assert re.search(r"^only +1 +0 +16", table, re.MULTILINE), table
     assert table.count("left") == 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -15,9 +16,11 @@ import pytest
 from pools import TOKEN, ServedPool, served_pool
 
 from astraflow_contrib_pool.access import pool_token
+from astraflow_contrib_pool.broker.limits import MinuteLimit
 from astraflow_contrib_pool.config import PoolLauncherConfig
 from astraflow_contrib_pool.launcher import PoolLauncher
 from astraflow_contrib_pool.messages import LeaveRun, RenewHost, RenewRun, WantedRaas
+from astraflow_contrib_pool.run_folder import OWNER, RunFolder
 from astraflow_core.errors import PreflightError
 from astraflow_core.protocols.launcher import ProcessSpec
 from astraflow_core.types import ComponentContext
@@ -67,7 +70,7 @@ def token_of(pool: ServedPool, role: str) -> str:
 
 def run_of(name: str = "r") -> RenewRun:
     raas = [WantedRaas(name="raas-0", number=1, environment={"ASTRAFLOW_TOKEN": SECRET})]
-    return RenewRun(run=name, id="launcher", directory="/runs/r", unit=8, most=64, raas=raas)
+    return RenewRun(run=name, id="launcher", directory=f"/runs/{name}", unit=8, most=64, raas=raas)
 
 
 def test_each_endpoint_is_open_to_its_roles_alone(pool: ServedPool) -> None:
@@ -83,6 +86,7 @@ def test_each_endpoint_is_open_to_its_roles_alone(pool: ServedPool) -> None:
             status, body = ask(pool, method, path, token_of(pool, role), b"x")
             refused = status == 403
             assert refused == (role not in roles), (method, path, role, status)
+            assert b"does not include" not in body or b"astraflow pool token" in body
             assert status < 500 and (status < 300 or "error" in json.loads(body))
 
 
@@ -129,13 +133,17 @@ def test_malformed_bodies_change_nothing(pool: ServedPool) -> None:
     for key, wrong in {
         "run": "../../etc",
         "unit": 0,
+        "directory": "/" + "x" * 1024,
         "most": 1 << 40,
-        "raas": [good["raas"][0]] * 300,
+        "raas": [good["raas"][0] | {"name": "trainer-solver"}],
         "more": 1,
     }.items():
         body = msgspec.msgpack.encode(good | {key: wrong})
         status, said = ask(pool, "POST", "/v1/runs/renew", pool.token("ada"), body)
         assert status == 400 and json.loads(said)["error"], key
+    places = {"host": "h", "id": "p", "slots": 1, "places": 1 << 20, "seats": []}
+    body = msgspec.msgpack.encode(places)
+    assert ask(pool, "POST", "/v1/hosts/renew", pool.token(), body)[0] == 400
     large = b"x" * (5 << 20)
     assert ask(pool, "POST", "/v1/runs/renew", pool.token("ada"), large)[0] == 413
     assert ask(pool, "POST", "/v1/runs/renew", pool.token("eve"), large)[0] == 401
@@ -170,6 +178,31 @@ def test_a_run_whose_engines_share_devices_with_a_trainer_is_refused(
         launcher.prepare([spec])
     launcher.close()
     assert pool.service.broker.runs == {}
+
+
+def test_a_run_shows_whose_directory_it_is_and_a_wrong_token_is_named(
+    pool: ServedPool, tmp_path: Path
+) -> None:
+    spec = ProcessSpec("raas-0", "raas", (), {}, tmp_path / "log")
+    token_file = pool.token_file("ada")
+    here = replaced_directory(context("launcher", tmp_path), tmp_path)
+    launcher = PoolLauncher(PoolLauncherConfig(url=pool.url, token_file=token_file), here)
+    launcher.prepare([spec])
+    (run,) = pool.service.broker.runs.values()
+    assert RunFolder(run.message.directory).is_of(run.message.id)
+    assert run.message.id not in (tmp_path / OWNER).read_text()
+    launcher.close()
+    token_file.write_text(pool.token("ada", 3))
+    launcher = PoolLauncher(PoolLauncherConfig(url=pool.url, token_file=token_file), here)
+    with pytest.raises(PreflightError, match=re.escape(str(token_file))):
+        launcher.prepare([spec])
+    launcher.close()
+
+
+def test_refusals_in_the_audit_log_are_bounded(pool: ServedPool) -> None:
+    for _ in range(MinuteLimit().most + 5):
+        ask(pool, "GET", "/metrics", pool.token("bob"))
+    assert len((pool.folder / "audit.jsonl").read_text().splitlines()) == MinuteLimit().most
 
 
 def replaced_directory(given: ComponentContext, directory: Path) -> ComponentContext:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,7 +53,8 @@ def add_ls(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``pool ls``."""
     _add_pool(parser)
     parser.add_argument("--ledger", action="store_true", help="what each run has used so far")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--all", action="store_true", help="also runs that left")
+    parser.add_argument("--json", action="store_true", help="print JSON, of all runs")
     parser.set_defaults(command=run_ls)
     teach(
         parser, _PAGE, "pool ls pool.toml", "pool ls https://10.0.0.1:19400 --token-file ada.token"
@@ -95,18 +97,25 @@ def run_start(arguments: argparse.Namespace) -> int:
 
 def run_join(arguments: argparse.Namespace) -> int:
     """Lend this host."""
+    from astraflow_contrib_pool.host import host_name
+    from astraflow_contrib_pool.messages import MOST_PLACES, MOST_SEATS, NAME_PATTERN
     from astraflow_contrib_pool.serving import configure, serve_host
     from astraflow_runtime.cli.running.secrets import read_token
 
-    if arguments.slots < 1 or arguments.places < 1:
-        raise UserError("--slots and --places are at least 1")
+    if not (1 <= arguments.slots <= MOST_SEATS and 1 <= arguments.places <= MOST_PLACES):
+        raise UserError(f"--slots is 1 to {MOST_SEATS}, --places 1 to {MOST_PLACES}")
+    name = arguments.name or host_name()
+    if not re.match(NAME_PATTERN, name):
+        raise UserError(
+            f"--name {name!r}: expected up to 100 letters, digits, '.', '_' and '-', with a letter or digit first"
+        )
     if not arguments.url.startswith(("http://", "https://")):
         raise UserError(
             f"URL {arguments.url!r}: expected an address such as https://10.0.0.1:19400"
         )
     configure()
     token = read_token(arguments.token_file)
-    return serve_host(arguments.url, token, arguments.name, arguments.slots, arguments.places)
+    return serve_host(arguments.url, token, name, arguments.slots, arguments.places)
 
 
 def run_ls(arguments: argparse.Namespace) -> int:
@@ -125,11 +134,15 @@ def run_ls(arguments: argparse.Namespace) -> int:
         from astraflow_contrib_pool.broker.reports import pool_tables
         from astraflow_contrib_pool.messages import PoolReport
 
-        for header, rows in pool_tables(msgspec.convert(answer, PoolReport)):
+        report = msgspec.convert(answer, PoolReport)
+        shown = [run for run in report.runs if arguments.all or run.here or run.raas]
+        for header, rows in pool_tables(msgspec.structs.replace(report, runs=shown)):
             print_table(header, rows)
             print_line()
-        if not answer["runs"]:
+        if not report.runs:
             print_line("no run has joined yet")
+        elif left := len(report.runs) - len(shown):
+            print_line(f"runs that left: {left}; --all lists them too")
     return 0
 
 

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
 
+from astraflow_contrib_pool.messages import MOST_PLACES, MOST_SEATS
 from astraflow_core.config.models import ConfigModel, PositiveInt, Seconds
 from astraflow_core.errors import UserError
+from astraflow_core.suggestions import did_you_mean
 from astraflow_runtime.launch.local.config import LocalLauncherConfig
 
 TenantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
@@ -36,8 +39,12 @@ class TenantTable(ConfigModel):
 class HostTable(ConfigModel):
     """``[host]``: RaaS on the host of the pool itself."""
 
-    slots: PositiveInt = Field(default=2, description="RaaS that fit into its memory side by side.")
-    places: PositiveInt = Field(default=64, description="Episodes at one time, of all of them.")
+    slots: Annotated[int, Field(ge=1, le=MOST_SEATS)] = Field(
+        default=2, description="RaaS that fit into its memory side by side."
+    )
+    places: Annotated[int, Field(ge=1, le=MOST_PLACES)] = Field(
+        default=64, description="Episodes at one time, of all of them."
+    )
 
 
 class PricesTable(ConfigModel):
@@ -101,7 +108,24 @@ def read_pool(path: Path) -> PoolFile:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not TOML: {error}") from error
     except ValidationError as error:
-        wrong = "; ".join(
-            f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
-        )
+        wrong = "; ".join(_said(each) for each in error.errors())
         raise UserError(f"{path}: {wrong}") from error
+
+
+def _said(wrong: ErrorDetails) -> str:
+    """What is wrong with a key; for one that is unknown the nearest known one."""
+    *above, key = wrong["loc"]
+    where = ".".join(map(str, wrong["loc"]))
+    if wrong["type"] != "extra_forbidden":
+        return f"{where}: {wrong['msg']}"
+    table = _TABLES[str(above[0])] if above else PoolFile
+    known = list(table.model_fields)
+    return f"{where}: unknown key{did_you_mean(str(key), known)} (known: {', '.join(known)})"
+
+
+_TABLES: dict[str, type[ConfigModel]] = {
+    "pool": PoolTable,
+    "host": HostTable,
+    "prices": PricesTable,
+    "tenants": TenantTable,
+}

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from astraflow_contrib_pool.messages import (
+    TOKENS_PER_PLACE_S,
     HostRenewed,
     LeaveHost,
     Remaining,
@@ -25,13 +26,18 @@ from astraflow_wire.host.active_clock import active_time
 from astraflow_wire.host.sockets import remove_orphaned_sockets, socket_folder
 from astraflow_wire.http.client import SyncClient
 from astraflow_wire.http.tls import RunTls
+from astraflow_wire.messages import Message
 
 log = logging.getLogger("astraflow.pool")
 T = TypeVar("T")
 _CALL_S = 5.0
+_FIRST_CALL_S = 1.0
 _LEAVE_S = 5.0
 GIVE_UP_S = 600.0
 """How long a pool that does not answer is tried before the host gives up."""
+
+SAY_S = 30.0
+"""How often a host says that it waits for the pool."""
 
 
 class PoolHost:
@@ -55,7 +61,10 @@ class PoolHost:
         self._threads = max(1, usable_cores() // slots)
         self._every_s, self._lease_s = 0.5, 15.0
         # A RaaS that does not answer holds up a thread of its own.
-        self._workers = ThreadPoolExecutor(2 * slots + 4, "pool")
+        self._workers = ThreadPoolExecutor(2 * slots + 4, "raas-of-pool")
+        self._calls = ThreadPoolExecutor(1, "pool")
+        self._joined = False
+        self._said_at: float | None = None
 
     async def run(self) -> None:
         """Serve the pool until it says that the host is to leave, or ``stopping`` is set. Raises :class:`UserError` if the pool
@@ -75,6 +84,7 @@ class PoolHost:
                     self._apply(reply, folder)
                 except DeadlineExceeded as error:
                     silent = active_time() - answered
+                    self._say_waiting(error)
                     if silent >= self._lease_s:  # the pool has given these RaaS up
                         await self._end_all()
                     if silent >= GIVE_UP_S:
@@ -83,7 +93,8 @@ class PoolHost:
                         ) from error
                 await self._pause()
             await self._end_all()
-            await self._leave()
+            if self._joined:
+                await self._leave()
         except Refused as error:
             raise UserError(
                 f"the pool does not take host {self.name!r}: {error} ({error.status})"
@@ -93,6 +104,7 @@ class PoolHost:
                 seat.kill()
             folder.close()
             self._workers.shutdown(wait=False, cancel_futures=True)
+            self._calls.shutdown(wait=False, cancel_futures=True)
             self._client.close()
 
     async def _renew(self) -> HostRenewed:
@@ -107,11 +119,14 @@ class PoolHost:
         told = [
             key for key, report in zip(seats, message.seats, strict=True) if report.state == "ended"
         ]
-        reply: HostRenewed = await self._in_thread(
-            partial(self._client.post, "/v1/hosts/renew", message, HostRenewed, deadline_s=_CALL_S)
-        )
+        deadline_s = _CALL_S if self._joined else _FIRST_CALL_S
+        reply = await self._call("/v1/hosts/renew", message, HostRenewed, deadline_s)
         for key in told:
             del self._seats[key]
+        if not self._joined or self._said_at is not None:
+            what = (self.name, self._client.base_url, self.slots, self.places)
+            log.info("host %s joins %s with %d slots and %d places", *what)
+        self._joined, self._said_at = True, None
         self._every_s, self._lease_s = reply.every_s, reply.lease_s
         return reply
 
@@ -128,10 +143,24 @@ class PoolHost:
 
     def _begin(self, order: SeatOrder, folder: Folder) -> RaasProcess:
         log.info("starting %s of run %s", order.raas, order.run)
-        return RaasProcess(order, folder, self._threads, self._in_thread, self._changed.set)
+        tokens_s = TOKENS_PER_PLACE_S * self.places
+        return RaasProcess(
+            order, folder, self._threads, tokens_s, self._in_thread, self._changed.set
+        )
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._workers, call)
+
+    async def _call(self, path: str, message: Message, answer: type[T], deadline_s: float) -> T:
+        """Ask the pool, in a thread that nothing else holds up."""
+        call = partial(self._client.post, path, message, answer, deadline_s=deadline_s)
+        return await asyncio.get_running_loop().run_in_executor(self._calls, call)
+
+    def _say_waiting(self, error: DeadlineExceeded) -> None:
+        now = active_time()
+        if self._said_at is None or now - self._said_at >= SAY_S:
+            self._said_at = now
+            log.warning("waiting for the pool at %s: %s", self._client.base_url, error.what)
 
     async def _pause(self) -> None:
         """Until the next report is due: at once if a RaaS started or ended, or this host is to stop."""
@@ -150,11 +179,7 @@ class PoolHost:
     async def _leave(self) -> None:
         message = LeaveHost(host=self.name, id=self._id)
         try:
-            await self._in_thread(
-                partial(
-                    self._client.post, "/v1/hosts/leave", message, Remaining, deadline_s=_LEAVE_S
-                )
-            )
+            await self._call("/v1/hosts/leave", message, Remaining, _LEAVE_S)
         except (DeadlineExceeded, Refused) as error:
             log.info("the pool could not be told that host %s left: %s", self.name, error)
 

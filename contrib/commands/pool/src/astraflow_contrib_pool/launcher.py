@@ -23,12 +23,14 @@ from astraflow_contrib_pool.messages import (
     RunRenewed,
     WantedRaas,
 )
+from astraflow_contrib_pool.run_folder import OWNER, digest_of
 from astraflow_core.errors import DeadlineExceeded, PreflightError, Refused, UserError
 from astraflow_core.protocols.launcher import ProcessSpec, ProcessState
 from astraflow_core.types import ComponentContext
 from astraflow_runtime.cli.running.secrets import read_token
 from astraflow_runtime.launch.local.config import LocalLauncherConfig
 from astraflow_runtime.launch.local.launcher import LocalLauncher
+from astraflow_wire.host.disk import replace_file
 from astraflow_wire.http.client import SyncClient
 from astraflow_wire.http.tls import RunTls
 
@@ -51,7 +53,7 @@ class PoolLauncher:
         self._name = re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]", "-", self._directory.name)[:100]
         own = LocalLauncherConfig(threads=config.threads, restarts=config.restarts)
         self._local = LocalLauncher(own, context)
-        self._id = secrets.token_hex(8)
+        self._id = secrets.token_hex(16)
         self._token = read_token(config.token_file)
         tls = None if config.authority is None else RunTls(config.authority)
         self._client = SyncClient(config.url, self._token, tls=tls)
@@ -60,7 +62,7 @@ class PoolLauncher:
         self._dropped, self._gone = set[str](), set[str]()
         self._states: dict[str, RaasInPool] = {}
         self._order: list[str] = []
-        self._joined = False
+        self._joined, self._waits = False, ""
         self._lock = threading.RLock()
         self._calling = threading.Lock()
         self._due, self._closed = threading.Event(), threading.Event()
@@ -79,11 +81,14 @@ class PoolLauncher:
                 raise PreflightError(
                     "run.colocated: engines in a pool share no devices with a trainer; set it to false, or use another launcher"
                 )
+            replace_file(self._directory / OWNER, digest_of(self._id) + "\n")
             try:
                 self._renew(self._config.connect_s)
             except Refused as error:
+                of = f"; [launcher] token_file is {self._config.token_file}"
                 raise PreflightError(
                     f"the pool at {self._config.url} does not take this run: {error} ({error.status})"
+                    f"{of if error.status == 401 else ''}"
                 ) from error
             except DeadlineExceeded as error:
                 raise PreflightError(
@@ -145,7 +150,15 @@ class PoolLauncher:
             for state in reply.raas:
                 if self._numbers.get(state.name) == state.number:
                     self._states[state.name] = state
+        self._say(reply.waits_for)
         return min(_EVERY_S, reply.lease_s / 4)
+
+    def _say(self, waits_for: str) -> None:
+        """Log what the run waits for, whenever it is another reason."""
+        kind = re.sub(r"[0-9]+", "", waits_for)
+        if kind and kind != self._waits:
+            log.warning("this run waits in the pool for %s", waits_for)
+        self._waits = kind
 
     def _keep_on(self) -> None:
         wait_s, said = 0.0, ""

@@ -9,16 +9,23 @@ from msgspec import Meta
 
 from astraflow_wire.messages import Message
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z"
+Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 Amount = Annotated[int, Meta(ge=0, le=1 << 20)]
 ProcessId = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
 Starts = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
 Path = Annotated[str, Meta(max_length=4096)]
+Directory = Annotated[str, Meta(pattern=r"^/[^\x00]*\Z", max_length=1024)]
+RaasName = Annotated[str, Meta(pattern=r"^raas-[0-9]{1,6}\Z")]
 Text = Annotated[str, Meta(max_length=1000)]
 MOST_COUNTED = 1e15
 Figure = Annotated[float, Meta(ge=0, le=MOST_COUNTED)]
 MOST_RAAS = 256
-MOST_SEATS = 1024
+MOST_SEATS = 256
+MOST_PLACES = 4096
+TOKENS_PER_PLACE_S = 10_000.0
+"""No episode generates more tokens in a second: a report that says so is refused."""
+
 PASSED_ON = (
     "ASTRAFLOW_TOKEN", "ASTRAFLOW_DATAFLOW", "ASTRAFLOW_ORIGIN", "ASTRAFLOW_START", "ASTRAFLOW_LOG_LEVEL", "PYTHONPATH",
 )  # fmt: skip
@@ -31,7 +38,7 @@ RaasState = Literal["waiting", "starting", "running", "leaving", "ended"]
 class WantedRaas(Message, frozen=True):
     """A RaaS that a run wants. ``number`` grows with each start that its launcher asks for. ``environment`` has secrets."""
 
-    name: Name
+    name: RaasName
     number: Amount
     environment: Annotated[dict[str, Path], Meta(max_length=len(PASSED_ON))]
 
@@ -39,15 +46,18 @@ class WantedRaas(Message, frozen=True):
 class RenewRun(Message, frozen=True):
     """``POST /v1/runs/renew``: a run names all RaaS that it wants, joins with the first call, and says with each further one
     that it is there. ``directory``: of the run, at the same path on each host. ``unit``: episodes of a task. ``most``: episodes
-    that a RaaS runs at once. ``id``: of the launcher.
+    that a RaaS runs at once. ``id``: of the launcher, a secret whose digest is in the directory: hosts start nothing in a
+    directory whose digest is another.
     400: an environment variable that a run may not set.
     403: the token is not that of a tenant.
     409: another launcher uses this name of the tenant; the reason says when it is free.
-    409: the tenant has as many runs as it may have."""
+    409: the tenant has as many runs as it may have.
+    409: another run of the pool uses the directory.
+    429: too many runs of the tenant joined within a minute; the reason says when to try again."""
 
     run: Name
     id: Name
-    directory: Path
+    directory: Directory
     unit: Annotated[int, Meta(ge=1, le=1 << 20)]
     most: Annotated[int, Meta(ge=1, le=1 << 20)]
     raas: Annotated[list[WantedRaas], Meta(max_length=MOST_RAAS)]
@@ -67,10 +77,11 @@ class RaasInPool(Message, frozen=True):
 
 
 class RunRenewed(Message, frozen=True):
-    """Reply: a run that does not call for ``lease_s`` seconds loses its RaaS."""
+    """Reply: a run that does not call for ``lease_s`` seconds loses its RaaS. ``waits_for``: why it has not all that it wants."""
 
     lease_s: float
     raas: list[RaasInPool]
+    waits_for: str = ""
 
 
 class LeaveRun(Message, frozen=True):
@@ -85,7 +96,7 @@ class SeatReport(Message, frozen=True):
     """A RaaS on a host. ``tokens`` and ``episodes``: since it started. ``running``: episodes."""
 
     run: Path
-    raas: Name
+    raas: RaasName
     start: Starts
     state: SeatState
     pid: ProcessId = 0
@@ -100,23 +111,25 @@ class SeatReport(Message, frozen=True):
 class RenewHost(Message, frozen=True):
     """``POST /v1/hosts/renew``: a host says what it can hold and what runs there; it joins with the first call.
     403: the token is not that of hosts.
+    400: a RaaS has generated more tokens than its places can.
     409: another process of this name is a host of the pool; the reason says when the name is free."""
 
     host: Name
     id: Name
     slots: Annotated[int, Meta(ge=1, le=MOST_SEATS)]
-    places: Annotated[int, Meta(ge=1, le=1 << 20)]
+    places: Annotated[int, Meta(ge=1, le=MOST_PLACES)]
     seats: Annotated[list[SeatReport], Meta(max_length=MOST_SEATS)]
 
 
 class SeatOrder(Message, frozen=True):
-    """A RaaS that a host is to have, with ``places`` episodes at once. ``environment`` is empty once it runs."""
+    """A RaaS that a host is to have, with ``places`` episodes at once. ``launcher``: its secret id. ``environment`` is empty once it runs."""
 
     run: str
     raas: str
     start: int
     places: int
     directory: str
+    launcher: str
     environment: dict[str, str] = msgspec.field(default_factory=dict)
 
 

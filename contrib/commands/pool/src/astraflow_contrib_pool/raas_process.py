@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import logging
 import os
 import signal
 import sys
-import tomllib
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
 
-from astraflow_contrib_pool.messages import RaasFigures, SeatOrder, SeatReport, SeatState
+from astraflow_contrib_pool.messages import (
+    RaasFigures,
+    SeatOrder,
+    SeatReport,
+    SeatState,
+)
+from astraflow_contrib_pool.run_folder import CONFIG, OWNER, RunFolder
 from astraflow_core.errors import AstraFlowError, WireError
-from astraflow_runtime.config.transport_security import tls_of_raw
 from astraflow_runtime.launch.local import shim
 from astraflow_runtime.launch.local.threads import VARIABLES
 from astraflow_runtime.raas.granted_places import PLACES
@@ -29,13 +34,14 @@ from astraflow_wire.http import tls
 from astraflow_wire.http.auth import is_loopback
 from astraflow_wire.http.client import SyncClient
 
+log = logging.getLogger("astraflow.pool")
 STOP_S = 15.0
 """How long a RaaS that is to end may take to give its leases back."""
 
 LOOK_S = 0.5
 LAST_LOOK_S = 1.0
 _STATUS_S = 2.0
-_LINES, _LINE, _TAIL_BYTES = 12, 900, 1 << 14
+_LINES, _LINE = 12, 900
 _NOT_PASSED_ON = (
     "ASTRAFLOW_TOKEN", "ASTRAFLOW_DATAFLOW", tls.AUTHORITY, tls.CERTIFICATE, tls.PRIVATE_KEY, tls.CLIENT_CERTIFICATES,
 )  # fmt: skip
@@ -54,7 +60,8 @@ class Folder(Protocol):
 
 
 class RaasProcess:
-    """Starts the RaaS of an order, in the running event loop. ``changed`` is called when it is ready, and when it ended. If the
+    """Starts the RaaS of an order, in the running event loop. ``changed`` is called when it is ready, and when it ended.
+    ``tokens_s``: most tokens in a second. If the
     process that runs this is killed, the RaaS ends too."""
 
     def __init__(
@@ -62,13 +69,14 @@ class RaasProcess:
         order: SeatOrder,
         folder: Folder,
         threads: int,
+        tokens_s: float,
         in_thread: InThread,
         changed: Callable[[], None],
     ) -> None:
         self._order, self._in_thread, self._changed = order, in_thread, changed
         self._directory = Path(order.directory)
+        self._files = RunFolder(order.directory)
         self._threads = threads
-        self._log = self._directory / "logs" / f"{order.raas}.log"
         self._fifo = folder.path / f"places-{order.start}"
         os.mkfifo(self._fifo, 0o600)
         # Open for reading too: the RaaS opens its end later.
@@ -78,6 +86,8 @@ class RaasProcess:
         self._pid, self._exit_code, self._said = 0, 0, list[str]()
         self._running, self._tokens, self._episodes, self._cpu_s = 0, 0.0, 0.0, 0.0
         self._line: SyncClient | None = None
+        self._began, self._tokens_s = time.monotonic(), tokens_s
+        self._complained = False
         self._stop = asyncio.Event()
         self._life = asyncio.create_task(self._live())
         self.grant(order.places)
@@ -125,25 +135,40 @@ class RaasProcess:
             self._exit_code = await self._process()
         except OSError as error:
             self._exit_code = 2
-            self._said = [f"it cannot be started on this host: {error.strerror}: {error.filename}"]
+            self._said = [
+                f"it cannot be started on this host: {error.filename}: {error.strerror}"[:_LINE]
+            ]
         finally:
             self._state, self._running = "ended", 0
             os.close(self._pipe)
             self._fifo.unlink(missing_ok=True)
             self._changed()
 
-    async def _process(self) -> int:
-        if not (self._directory / "config.toml").exists():
+    def _open_log(self) -> IO[bytes] | None:
+        """The log, if the folder is that of the run; else why not is in ``_said``."""
+        try:
+            self._files.check_config()
+        except FileNotFoundError:
             self._said = [
-                f"{self._directory} has no config.toml on this host: put [run] directory into a folder that all hosts share"
+                f"{self._directory} has no {CONFIG} on this host: put [run] directory into a folder that all hosts share"
             ]
+            return None
+        if not self._files.is_of(self._order.launcher):
+            self._said = [
+                f"{self._directory} belongs to another launcher than that of run {self._order.run}: its {OWNER} says so"
+            ]
+            return None
+        return self._files.open_log(self._order.raas)
+
+    async def _process(self) -> int:
+        output = await self._in_thread(self._open_log)
+        if output is None:
             return 2
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("ab") as log:
+        with output:
             process = await asyncio.create_subprocess_exec(
                 *self._command(),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
+                stdout=output,
                 stderr=asyncio.subprocess.STDOUT,
                 env=self._environment(),
                 start_new_session=True,
@@ -164,17 +189,16 @@ class RaasProcess:
                     process.terminate()
                 await asyncio.wait({waiting}, timeout=STOP_S)
             self.kill()
-            return await waiting
+            code = await waiting
+            text = await self._in_thread(partial(self._files.end_of_log, self._order.raas))
+            self._said = [line[:_LINE] for line in text.splitlines()[-_LINES:]]
+            return code
         finally:
             stopping.cancel()
             figures.cancel()
             await asyncio.gather(figures, stopping, return_exceptions=True)
             if self._line is not None:
                 self._line.close()
-            if waiting.done():
-                self._said = self._tail()
-            else:
-                self.kill()
 
     def _command(self) -> list[str]:
         argv = [
@@ -201,7 +225,15 @@ class RaasProcess:
 
     async def _look(self) -> None:
         if self._line is None:
-            self._line = self._client()
+            try:
+                self._line = await self._in_thread(self._client)
+            except (OSError, ValueError, AstraFlowError) as error:
+                if (
+                    not self._complained
+                ):  # it may be just being written; its tenant may have written anything
+                    self._complained = True
+                    what = f"{self._order.raas} of run {self._order.run}"
+                    log.warning("the address of %s is not read: %s", what, str(error)[:_LINE])
         if self._line is not None:
             ask = partial(self._line.get_json, "/v1/status", deadline_s=_STATUS_S)
             with contextlib.suppress(AstraFlowError):  # the next look may succeed
@@ -209,19 +241,14 @@ class RaasProcess:
 
     def _client(self) -> SyncClient | None:
         """Of its server on loopback, once it has one."""
-        try:
-            place = json.loads(
-                (self._directory / "state" / self._order.raas / "raas.json").read_text()
-            )
-            config = tomllib.loads((self._directory / "config.toml").read_text())
-        except (OSError, ValueError):  # not written yet, or just being written
+        place = self._files.address(self._order.raas)
+        if place is None or place.pid != self._pid:  # not written yet, or by a process before
             return None
-        if place.get("pid") != self._pid:  # that of a process before
-            return None
-        if not is_loopback(urlsplit(place["url"]).hostname or ""):
-            return None
+        parts = urlsplit(place.url)
+        if not parts.port or not is_loopback(parts.hostname or ""):
+            raise ValueError(f"{place.url!r} is not an address of this host")
         token = self._order.environment.get("ASTRAFLOW_TOKEN", "")
-        return SyncClient(place["url"], token, tls=tls_of_raw(config))
+        return SyncClient(place.url, token, tls=self._files.tls())
 
     def _note(self, status: Any) -> None:
         try:
@@ -231,17 +258,10 @@ class RaasProcess:
                 f"{self._order.raas} of run {self._order.run} answers: {error}"
             ) from error
         self._running = figures.episodes_running
-        self._tokens = max(self._tokens, figures.metric("tokens_generated"))
+        # More than that it cannot have generated, and the pool would refuse the report of the whole host.
+        most = self._tokens_s * (time.monotonic() - self._began)
+        self._tokens = max(self._tokens, min(most, figures.metric("tokens_generated")))
         self._episodes = max(self._episodes, figures.metric("episodes"))
         if figures.ready and self._state == "starting":
             self._state = "ready"
             self._changed()
-
-    def _tail(self) -> list[str]:
-        try:
-            with self._log.open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                text = file.read().decode(errors="replace")
-        except OSError:
-            return []
-        return [line[:_LINE] for line in text.splitlines()[-_LINES:]]

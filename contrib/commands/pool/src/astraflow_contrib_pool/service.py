@@ -15,7 +15,8 @@ from fastapi.responses import JSONResponse
 from astraflow_contrib_pool.access import PoolAccess, PoolGrant, may, tenant_of
 from astraflow_contrib_pool.broker.broker import Broker
 from astraflow_contrib_pool.broker.ledger import ledger_rows
-from astraflow_contrib_pool.broker.reports import exporter_text, pool_status
+from astraflow_contrib_pool.broker.limits import MinuteLimit
+from astraflow_contrib_pool.broker.reports import exporter_text, pool_status, waits_for
 from astraflow_contrib_pool.messages import DrainHost, LeaveHost, LeaveRun, RenewHost, RenewRun
 from astraflow_core.errors import Refused
 from astraflow_runtime.audit_log import AuditLine, write_audit
@@ -41,6 +42,7 @@ class PoolService:
         self.broker, self._directory = broker, directory
         self._clock, self._wall = clock, wall
         self._began = clock()
+        self._refusals = dict[str, MinuteLimit]()
         tenants = {name: table.generation for name, table in broker.file.tenants.items()}
         access = PoolAccess(token, tenants)
         self.app = create_app("pool", token, MAX_BODY_BYTES, access=access, rights=self._may)
@@ -55,10 +57,13 @@ class PoolService:
         self.app.get("/metrics")(self._metrics)
 
     def _may(self, grant: Grant, method: str, path: str) -> bool:
-        """As :func:`may`; what is refused goes to the audit log."""
+        """As :func:`may`; what is refused goes to the audit log, within its limit a minute."""
         if may(grant, method, path):
             return True
-        self._audit(grant, path[:200], "refused: no right")
+        refusals = self._refusals.setdefault(str(grant), MinuteLimit())
+        if not refusals.wait_s(self._clock()):
+            refusals.note(self._clock())
+            self._audit(grant, path[:200], "refused: no right")
         return False
 
     def _audit(self, grant: Grant | None, request: str, outcome: str, **asked: str) -> None:
@@ -81,7 +86,8 @@ class PoolService:
             self._audit(
                 grant, "/v1/runs/renew", "joined", run=message.run, directory=message.directory
             )
-        return reply(answer)  # fmt: skip
+        waits = waits_for(self.broker, f"{tenant}/{message.run}", self._clock())
+        return reply(msgspec.structs.replace(answer, waits_for=waits))
 
     async def _leave_run(self, request: Request) -> Response:
         grant: Grant = request.scope["grant"]

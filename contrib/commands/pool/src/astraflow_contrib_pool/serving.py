@@ -7,17 +7,18 @@ import json
 import logging
 import os
 import signal
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 from astraflow_contrib_pool.access import HOSTS, pool_token
 from astraflow_contrib_pool.broker.broker import Broker
-from astraflow_contrib_pool.broker.ledger import read_ledger, write_ledger
+from astraflow_contrib_pool.broker.ledger import Ledger, read_ledger, write_ledger
 from astraflow_contrib_pool.config import PoolFile
 from astraflow_contrib_pool.host import PoolHost, host_name
 from astraflow_contrib_pool.service import PoolService
-from astraflow_core.errors import UserError
+from astraflow_core.errors import AstraFlowError, UserError
 from astraflow_runtime.cli.output import print_line
 from astraflow_runtime.cli.running.listening import kept_token, listen_address
 from astraflow_runtime.file_lock import lock
@@ -25,6 +26,7 @@ from astraflow_wire.host.disk import replace_file
 from astraflow_wire.http.server import Server
 from astraflow_wire.http.tls import AUTHORITY, RunTls, of_process
 
+log = logging.getLogger("astraflow.pool")
 TOKEN_FILE = "token"
 ADDRESS = "pool.json"
 _SAVE_S = 5.0
@@ -41,16 +43,18 @@ def serve_pool(file: PoolFile) -> int:
             raise UserError(
                 f"another pool uses {directory}; end it, or choose another pool.directory"
             )
-        accounts = read_ledger(directory)
-        asyncio.run(_serve(file, directory, token, host, port, accounts))
+        ledger = read_ledger(directory)
+        asyncio.run(_serve(file, directory, token, host, port, ledger))
     return 0
 
 
 async def _serve(
-    file: PoolFile, directory: Path, token: str, host: str, port: int, accounts: dict[str, Any]
+    file: PoolFile, directory: Path, token: str, host: str, port: int, ledger: Ledger
 ) -> None:
     loop = asyncio.get_running_loop()
-    service = PoolService(Broker(file, accounts, loop.time()), token, directory, loop.time)
+    broker = Broker(file, ledger.accounts, loop.time())
+    broker.resume(ledger.windows, loop.time(), time.time())
+    service = PoolService(broker, token, directory, loop.time)
     tls = of_process()
     async with Server(service.app, host, port) as server:
         replace_file(
@@ -59,10 +63,16 @@ async def _serve(
         print_line(f"pool at {server.url}; its token is in {directory / TOKEN_FILE}")
         parts: list[Coroutine[Any, Any, None]] = [
             service.keep_time(),
-            _save(service.broker, directory),
+            _save(broker, directory),
         ]
         if file.host is not None:
             _own_tls_only()
+            if len(file.tenants) > 1:
+                log.warning(
+                    "[host] and %d tenants: code of their runs runs here as the user of the pool and can read its token; if they "
+                    "do not trust each other, remove [host] and lend hosts with `astraflow pool join` as another user",
+                    len(file.tenants),
+                )
             own = PoolHost(
                 server.url,
                 pool_token(token, "host", HOSTS),
@@ -71,26 +81,38 @@ async def _serve(
                 file.host.places,
                 tls,
             )
-            await until_signalled([own.run(), *parts], own.stopping)
+            await until_signalled([lent(own), *parts], own.stopping)
         else:
             await until_signalled(parts)
-    write_ledger(directory, service.broker.accounts)
+    write_ledger(directory, broker.ledger(loop.time(), time.time()))
+
+
+async def lent(own: PoolHost) -> None:
+    """Lend the pool's own host until it is to stop; the pool goes on without one that was drained or failed."""
+    try:
+        await own.run()
+    except AstraFlowError as error:
+        log.error("%s", error)
+    if not own.stopping.is_set():
+        log.warning("the pool goes on without its own host; `astraflow pool join` lends it again")
+        await own.stopping.wait()
 
 
 async def _save(broker: Broker, directory: Path) -> None:
+    loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(_SAVE_S)
-        await asyncio.to_thread(write_ledger, directory, dict(broker.accounts))
+        ledger = broker.ledger(loop.time(), time.time())
+        await asyncio.to_thread(write_ledger, directory, ledger)
 
 
-def serve_host(url: str, token: str, name: str | None, slots: int, places: int) -> int:
+def serve_host(url: str, token: str, name: str, slots: int, places: int) -> int:
     """Lend this host to the pool at ``url`` until it is drained, or SIGINT or SIGTERM."""
     tls = of_process()
     _own_tls_only()
 
     async def serve() -> None:
-        host = PoolHost(url, token, name or host_name(), slots, places, tls)
-        print_line(f"host {host.name} joins {url} with {slots} slots and {places} places")
+        host = PoolHost(url, token, name, slots, places, tls)
         await until_signalled([host.run()], host.stopping)
 
     asyncio.run(serve())

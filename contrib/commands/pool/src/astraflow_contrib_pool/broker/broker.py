@@ -4,15 +4,18 @@ clock; :mod:`astraflow_contrib_pool.service` serves it."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from posixpath import normpath
 
-from astraflow_contrib_pool.broker.ledger import Account, TokenWindow
+from astraflow_contrib_pool.broker.ledger import Account, KeptWindow, Ledger, TokenWindow
+from astraflow_contrib_pool.broker.limits import MinuteLimit, merge_earlier
 from astraflow_contrib_pool.broker.members import EndedRaas, PooledHost, PooledRaas, PooledRun
 from astraflow_contrib_pool.broker.placement import Seat, Want, place
 from astraflow_contrib_pool.broker.shares import Claim, caught_up, share_places
 from astraflow_contrib_pool.config import PoolFile
 from astraflow_contrib_pool.messages import (
     PASSED_ON,
+    TOKENS_PER_PLACE_S,
     DrainHost,
     HostRenewed,
     LeaveHost,
@@ -28,6 +31,7 @@ from astraflow_contrib_pool.messages import (
 )
 from astraflow_core.errors import Refused
 
+_SLACK_S = 10.0
 log = logging.getLogger("astraflow.pool")
 
 
@@ -40,8 +44,23 @@ class Broker:
         self.hosts: dict[str, PooledHost] = {}
         self.raas: list[PooledRaas] = []
         self._windows = {name: TokenWindow(began=now) for name in file.tenants}
+        self._joins = {name: MinuteLimit() for name in file.tenants}
         self._moved = now
         self._start = 0
+
+    def resume(self, windows: Mapping[str, KeptWindow], now: float, wall: float) -> None:
+        """Go on with the quotas that a pool before this one has left."""
+        for name, kept in windows.items():
+            if name in self._windows:
+                self._windows[name] = kept.resumed(self.file.tenants[name], now, wall)
+
+    def ledger(self, now: float, wall: float) -> Ledger:
+        """What is kept of this pool."""
+        windows = {
+            name: KeptWindow(began=wall - (now - window.began), tokens=window.tokens)
+            for name, window in self._windows.items()
+        }
+        return Ledger(accounts=dict(self.accounts), windows=windows)
 
     # -- runs --------------------------------------------------------------------------------------
 
@@ -53,7 +72,6 @@ class Broker:
                     400,
                     f"{raas.name}: a run may not set {', '.join(other)} on hosts of a pool; it may set {', '.join(PASSED_ON)}",
                 )
-        table = self.file.tenants[tenant]
         key = f"{tenant}/{message.run}"
         run = self.runs.get(key)
         lease_s = self.file.pool.run_lease_s
@@ -66,22 +84,45 @@ class Broker:
                 )
             self._end_run(run, "its launcher was silent")
             run = None
+        self._check_directory(key, message.directory)
         if run is None:
-            present = sum(each.tenant == tenant for each in self.runs.values())
-            if present >= table.max_runs:
-                raise Refused(
-                    409,
-                    f"tenant {tenant!r} has {present} runs in this pool, as many as it may have (max_runs); end one first",
-                )
-            run = self.runs[key] = PooledRun(key, tenant, table, message, now)
-            rivals = [each for each in self.runs.values() if self._competes(each)]
-            run.usage = caught_up(self._usages(run, rivals), 0.0)
-            self.accounts.setdefault(key, Account(joined=wall))
-            log.info("run %s joins with %d RaaS", key, len(message.raas))
+            run = self._join(key, tenant, message, now, wall)
         run.renew(message, now)
         self.accounts[key].seen = wall
         self.advance(now, wall)
         return RunRenewed(lease_s=lease_s, raas=[self._state(run, each) for each in message.raas])
+
+    def _check_directory(self, key: str, directory: str) -> None:
+        """Only a run whose RaaS have served has shown that the directory is its own; another one keeps nobody out."""
+        for run in self.runs.values():
+            if (
+                run.key != key
+                and run.served
+                and normpath(run.message.directory) == normpath(directory)
+            ):
+                raise Refused(409, f"another run of this pool uses {directory}; give this run its own [run] directory")  # fmt: skip
+
+    def _join(self, key: str, tenant: str, message: RenewRun, now: float, wall: float) -> PooledRun:
+        table, joins = self.file.tenants[tenant], self._joins[tenant]
+        present = sum(each.tenant == tenant for each in self.runs.values())
+        if present >= table.max_runs:
+            raise Refused(
+                409,
+                f"tenant {tenant!r} has {present} runs in this pool, as many as it may have (max_runs); end one first",
+            )
+        if (wait := joins.wait_s(now)) > 0:
+            raise Refused(
+                429,
+                f"{joins.most} runs of tenant {tenant!r} joined within a minute, as many as may; try again in {wait:.0f} s",
+            )
+        joins.note(now)
+        run = self.runs[key] = PooledRun(key, tenant, table, message, now)
+        rivals = [each for each in self.runs.values() if self._competes(each)]
+        run.usage = caught_up(self._usages(run, rivals), 0.0)
+        self.accounts.setdefault(key, Account(joined=wall))
+        merge_earlier(self.accounts, tenant, {*self.runs, *(raas.run for raas in self.raas)})
+        log.info("run %s joins with %d RaaS", key, len(message.raas))
+        return run
 
     def leave_run(self, tenant: str, message: LeaveRun, now: float, wall: float) -> Remaining:
         """A run is over."""
@@ -157,6 +198,7 @@ class Broker:
                 start=raas.start,
                 places=raas.places,
                 directory=raas.directory,
+                launcher=raas.launcher,
                 environment={} if (raas.run, raas.name, raas.start) in known else raas.environment,
             )
             for raas in self.raas
@@ -173,6 +215,13 @@ class Broker:
             == (host.name, report.run, report.raas, report.start)
         ]
         for raas in found:
+            most = TOKENS_PER_PLACE_S * host.places * (now - raas.since + _SLACK_S)
+            if report.tokens > most:
+                raise Refused(
+                    400,
+                    f"{raas.name} of run {raas.run!r}: {report.tokens:g} tokens are more than {host.places} places can have "
+                    f"generated since it was ordered ({most:g})",
+                )
             self._count(raas, *raas.hear(report, now), now)
             run = self.runs.get(raas.run)
             if run is not None and raas.ready:
@@ -352,6 +401,7 @@ class Broker:
                 now,
                 environment,
                 run.message.directory,
+                run.message.id,
             )
         )
 

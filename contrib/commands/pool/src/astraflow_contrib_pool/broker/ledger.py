@@ -55,23 +55,41 @@ class TokenWindow:
             self.began, self.tokens = now, 0.0
 
 
-def read_ledger(directory: Path) -> dict[str, Account]:
-    """The accounts that a pool has left; none if it is new. :class:`UserError` for a file that is damaged: it says what was
+class KeptWindow(msgspec.Struct, kw_only=True):
+    """A :class:`TokenWindow` in the file. ``began``: seconds since 1970."""
+
+    began: float
+    tokens: float
+
+    def resumed(self, table: TenantTable, now: float, wall: float) -> TokenWindow:
+        """On the pool's clock, which is ``now``. One that seems to begin in the future, since the host's clock was set, begins now."""
+        return TokenWindow(now - min(table.window_s, max(0.0, wall - self.began)), self.tokens)
+
+
+class Ledger(msgspec.Struct, kw_only=True):
+    """The file. ``windows``: by tenant."""
+
+    accounts: dict[str, Account] = msgspec.field(default_factory=dict)
+    windows: dict[str, KeptWindow] = msgspec.field(default_factory=dict)
+
+
+def read_ledger(directory: Path) -> Ledger:
+    """What a pool has left; nothing if it is new. :class:`UserError` for a file that is damaged: it says what was
     used, and is not begun anew silently."""
     path = directory / FILE
     if not path.exists():
-        return {}
+        return Ledger()
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Account])
+        return msgspec.json.decode(path.read_bytes(), type=Ledger)
     except UNDECODABLE as error:
         raise UserError(
             f"{path} is damaged ({error}); correct it, or move it away to begin with empty accounts"
         ) from error
 
 
-def write_ledger(directory: Path, accounts: Mapping[str, Account]) -> None:
+def write_ledger(directory: Path, ledger: Ledger) -> None:
     """Replace the file in one step."""
-    replace_file(directory / FILE, msgspec.json.format(msgspec.json.encode(accounts)))
+    replace_file(directory / FILE, msgspec.json.format(msgspec.json.encode(ledger)))
 
 
 def ledger_rows(

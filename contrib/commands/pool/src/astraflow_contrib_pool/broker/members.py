@@ -31,6 +31,7 @@ class PooledRaas:
     since: float
     environment: dict[str, str] = field(repr=False)
     directory: str = ""
+    launcher: str = field(default="", repr=False)
     reported: bool = False
     ready: bool = False
     running: int = 0

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from astraflow_contrib_pool.broker.broker import Broker
 from astraflow_contrib_pool.broker.ledger import Account
-from astraflow_contrib_pool.broker.members import PooledRun
 from astraflow_contrib_pool.messages import HostStatus, PoolReport, RunStatus, SeatStatus
 
 
@@ -65,7 +64,7 @@ def _run(broker: Broker, key: str, total: float, weights: float, now: float) -> 
         cost=_cost(broker, account),
         share=round(account.tokens / total, 6) if total else 0.0,
         due=0.0 if run is None else round(broker.weight(run) / weights, 6),
-        waits_for="" if run is None else _waits_for(broker, run, len(seats), now),
+        waits_for="" if run is None else waits_for(broker, key, now),
     )
 
 
@@ -73,8 +72,10 @@ def _cost(broker: Broker, account: Account) -> float:
     return round(account.cost(broker.file.prices), 6)
 
 
-def _waits_for(broker: Broker, run: PooledRun, has: int, now: float) -> str:
-    """Why it has not all that it wants."""
+def waits_for(broker: Broker, key: str, now: float) -> str:
+    """Why a run that is here has not all that it wants."""
+    run = broker.runs[key]
+    has = sum(raas.run == key for raas in broker.raas)
     if wait := broker.quota_wait_s(run, now):
         return f"its quota of {run.table.max_tokens} tokens, for {wait:.0f} s"
     if has >= len(run.wanted()):
