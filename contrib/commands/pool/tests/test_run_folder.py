@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from astraflow_contrib_pool.messages import SeatOrder
+from astraflow_contrib_pool.messages import SeatOrder, SeatReport
 from astraflow_contrib_pool.raas_process import RaasProcess
 from astraflow_contrib_pool.run_folder import OWNER, RunFolder, digest_of
+from astraflow_wire.messages import decode, encode
 
 LAUNCHER = "secret-of-the-launcher"
 
@@ -118,6 +119,24 @@ def test_a_malformed_address_is_told_once_and_the_raas_goes_on(
 
     asyncio.run(look_twice())
     assert caplog.text.count("address of raas-0") == 1
+
+
+def test_what_a_host_reports_of_a_raas_is_taken_by_the_pool(run: Path) -> None:
+    async def report(directory: Path) -> SeatReport:
+        async def in_thread(call: Callable[[], Any]) -> Any:
+            return call()
+
+        environment = {"ASTRAFLOW_TOKEN": "a\0b"}
+        order = SeatOrder(run="ada/r", raas="raas-0", start=1, places=1, directory=str(directory), launcher=LAUNCHER, environment=environment)  # fmt: skip
+        raas = RaasProcess(order, OwnFolder(run.parent), 1, 1e5, in_thread, lambda: None)
+        await raas.ended()
+        raas._note({"ready": True, "episodes_running": 1, "metrics": {"tokens_generated": 1e15}})
+        return decode(encode(raas.report()), SeatReport)
+
+    started = asyncio.run(report(run))
+    assert started.exit_code == 2 and started.last_lines and started.tokens < 1e7
+    long = Path("/none" + "/b" * 480)
+    assert len(asyncio.run(report(long)).last_lines[0]) <= 1000
 
 
 @pytest.mark.parametrize("kind", ["fifo", "missing", "deep"])

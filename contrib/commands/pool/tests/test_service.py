@@ -134,6 +134,7 @@ def test_malformed_bodies_change_nothing(pool: ServedPool) -> None:
         "run": "../../etc",
         "unit": 0,
         "directory": "/" + "x" * 1024,
+        "id": "a/b",
         "most": 1 << 40,
         "raas": [good["raas"][0] | {"name": "trainer-solver"}],
         "more": 1,
@@ -181,7 +182,7 @@ def test_a_run_whose_engines_share_devices_with_a_trainer_is_refused(
 
 
 def test_a_run_shows_whose_directory_it_is_and_a_wrong_token_is_named(
-    pool: ServedPool, tmp_path: Path
+    pool: ServedPool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     spec = ProcessSpec("raas-0", "raas", (), {}, tmp_path / "log")
     token_file = pool.token_file("ada")
@@ -191,6 +192,10 @@ def test_a_run_shows_whose_directory_it_is_and_a_wrong_token_is_named(
     (run,) = pool.service.broker.runs.values()
     assert RunFolder(run.message.directory).is_of(run.message.id)
     assert run.message.id not in (tmp_path / OWNER).read_text()
+    launcher.start(spec)
+    for _ in range(2):
+        launcher._renew(5.0)
+    assert caplog.text.count("waits in the pool for a host: none is in the pool") == 1
     launcher.close()
     token_file.write_text(pool.token("ada", 3))
     launcher = PoolLauncher(PoolLauncherConfig(url=pool.url, token_file=token_file), here)

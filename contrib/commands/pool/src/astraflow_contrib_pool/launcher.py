@@ -150,7 +150,7 @@ class PoolLauncher:
             for state in reply.raas:
                 if self._numbers.get(state.name) == state.number:
                     self._states[state.name] = state
-        self._say(reply.waits_for)
+            self._say(reply.waits_for)
         return min(_EVERY_S, reply.lease_s / 4)
 
     def _say(self, waits_for: str) -> None:

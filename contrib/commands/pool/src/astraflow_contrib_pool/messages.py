@@ -15,6 +15,7 @@ Amount = Annotated[int, Meta(ge=0, le=1 << 20)]
 ProcessId = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
 Starts = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
 Path = Annotated[str, Meta(max_length=4096)]
+Value = Annotated[str, Meta(pattern=r"^[^\x00]*\Z", max_length=4096)]
 Directory = Annotated[str, Meta(pattern=r"^/[^\x00]*\Z", max_length=1024)]
 RaasName = Annotated[str, Meta(pattern=r"^raas-[0-9]{1,6}\Z")]
 Text = Annotated[str, Meta(max_length=1000)]
@@ -40,7 +41,7 @@ class WantedRaas(Message, frozen=True):
 
     name: RaasName
     number: Amount
-    environment: Annotated[dict[str, Path], Meta(max_length=len(PASSED_ON))]
+    environment: Annotated[dict[str, Value], Meta(max_length=len(PASSED_ON))]
 
 
 class RenewRun(Message, frozen=True):

@@ -105,7 +105,7 @@ class RaasProcess:
             episodes=self._episodes,
             cpu_s=self._cpu_s,
             exit_code=self._exit_code,
-            last_lines=self._said,
+            last_lines=[line[:_LINE] for line in self._said],
         )
 
     def grant(self, places: int) -> None:
@@ -133,11 +133,9 @@ class RaasProcess:
     async def _live(self) -> None:
         try:
             self._exit_code = await self._process()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self._exit_code = 2
-            self._said = [
-                f"it cannot be started on this host: {error.filename}: {error.strerror}"[:_LINE]
-            ]
+            self._said = [f"it cannot be started on this host: {error}"]
         finally:
             self._state, self._running = "ended", 0
             os.close(self._pipe)
@@ -191,7 +189,7 @@ class RaasProcess:
             self.kill()
             code = await waiting
             text = await self._in_thread(partial(self._files.end_of_log, self._order.raas))
-            self._said = [line[:_LINE] for line in text.splitlines()[-_LINES:]]
+            self._said = text.splitlines()[-_LINES:]
             return code
         finally:
             stopping.cancel()

@@ -66,7 +66,7 @@ class KeptWindow(msgspec.Struct, kw_only=True):
         return TokenWindow(now - min(table.window_s, max(0.0, wall - self.began)), self.tokens)
 
 
-class Ledger(msgspec.Struct, kw_only=True):
+class Ledger(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The file. ``windows``: by tenant."""
 
     accounts: dict[str, Account] = msgspec.field(default_factory=dict)
