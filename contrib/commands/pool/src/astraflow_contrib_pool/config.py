@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, ValidationError
-from pydantic_core import ErrorDetails
 
 from astraflow_contrib_pool.messages import MOST_PLACES, MOST_SEATS
 from astraflow_core.config.models import ConfigModel, PositiveInt, Seconds
@@ -108,16 +107,16 @@ def read_pool(path: Path) -> PoolFile:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not TOML: {error}") from error
     except ValidationError as error:
-        wrong = "; ".join(_said(each) for each in error.errors())
+        wrong = "; ".join(_said(each["loc"], each["type"], each["msg"]) for each in error.errors())
         raise UserError(f"{path}: {wrong}") from error
 
 
-def _said(wrong: ErrorDetails) -> str:
+def _said(loc: tuple[int | str, ...], kind: str, what: str) -> str:
     """What is wrong with a key; for one that is unknown the nearest known one."""
-    *above, key = wrong["loc"]
-    where = ".".join(map(str, wrong["loc"]))
-    if wrong["type"] != "extra_forbidden":
-        return f"{where}: {wrong['msg']}"
+    *above, key = loc
+    where = ".".join(map(str, loc))
+    if kind != "extra_forbidden":
+        return f"{where}: {what}"
     table = _TABLES[str(above[0])] if above else PoolFile
     known = list(table.model_fields)
     return f"{where}: unknown key{did_you_mean(str(key), known)} (known: {', '.join(known)})"
