@@ -14,7 +14,7 @@ import pytest
 
 from astraflow_contrib_pool.messages import SeatOrder, SeatReport
 from astraflow_contrib_pool.raas_process import RaasProcess
-from astraflow_contrib_pool.run_folder import OWNER, RunFolder, digest_of
+from astraflow_contrib_pool.run_folder import OWNER, OwnedRunFolder, digest_of
 from astraflow_wire.messages import decode, encode
 
 LAUNCHER = "secret-of-the-launcher"
@@ -83,7 +83,7 @@ def test_a_linked_folder_of_logs_is_not_followed(run: Path, tmp_path: Path) -> N
     (run / "logs").symlink_to(others)
     code, lines = ended(run)
     assert code == 2 and "somebody else" not in lines
-    assert RunFolder(str(run)).end_of_log("raas-0") == ""
+    assert OwnedRunFolder(str(run)).end_of_log("raas-0") == ""
 
 
 def test_a_folder_of_another_launcher_is_left_alone(run: Path) -> None:
@@ -148,4 +148,4 @@ def test_files_of_tls_that_are_none(run: Path, kind: str) -> None:
     table = "".join(f"{key} = {json.dumps(path)}\n" for key, path in files.items())
     (run / "config.toml").write_text("x = " + "[" * 9000 if kind == "deep" else "[tls]\n" + table)
     with pytest.raises((ValueError, OSError)):
-        RunFolder(str(run)).tls()
+        OwnedRunFolder(str(run)).tls()

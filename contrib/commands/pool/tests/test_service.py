@@ -20,7 +20,7 @@ from astraflow_contrib_pool.broker.limits import MinuteLimit
 from astraflow_contrib_pool.config import PoolLauncherConfig
 from astraflow_contrib_pool.launcher import PoolLauncher
 from astraflow_contrib_pool.messages import LeaveRun, RenewHost, RenewRun, WantedRaas
-from astraflow_contrib_pool.run_folder import OWNER, RunFolder
+from astraflow_contrib_pool.run_folder import OWNER, OwnedRunFolder
 from astraflow_core.errors import PreflightError
 from astraflow_core.protocols.launcher import ProcessSpec
 from astraflow_core.types import ComponentContext
@@ -190,7 +190,7 @@ def test_a_run_shows_whose_directory_it_is_and_a_wrong_token_is_named(
     launcher = PoolLauncher(PoolLauncherConfig(url=pool.url, token_file=token_file), here)
     launcher.prepare([spec])
     (run,) = pool.service.broker.runs.values()
-    assert RunFolder(run.message.directory).is_of(run.message.id)
+    assert OwnedRunFolder(run.message.directory).is_of(run.message.id)
     assert run.message.id not in (tmp_path / OWNER).read_text()
     launcher.start(spec)
     for _ in range(2):

@@ -23,7 +23,7 @@ from astraflow_contrib_pool.messages import (
     SeatReport,
     SeatState,
 )
-from astraflow_contrib_pool.run_folder import CONFIG, OWNER, RunFolder
+from astraflow_contrib_pool.run_folder import CONFIG, OWNER, OwnedRunFolder
 from astraflow_core.errors import AstraFlowError, WireError
 from astraflow_runtime.launch.local import shim
 from astraflow_runtime.launch.local.threads import VARIABLES
@@ -75,7 +75,7 @@ class RaasProcess:
     ) -> None:
         self._order, self._in_thread, self._changed = order, in_thread, changed
         self._directory = Path(order.directory)
-        self._files = RunFolder(order.directory)
+        self._files = OwnedRunFolder(order.directory)
         self._threads = threads
         self._fifo = folder.path / f"places-{order.start}"
         os.mkfifo(self._fifo, 0o600)

@@ -39,7 +39,7 @@ def digest_of(launcher: str) -> str:
     return hashlib.sha256(launcher.encode()).hexdigest()
 
 
-class RunFolder:
+class OwnedRunFolder:
     """Files of a run's ``directory``: regular ones alone, read up to a bound, and never through a symbolic link. No call waits for
     a FIFO; one that the file system holds up needs a thread. Raises :class:`OSError` for what is not there or is none."""
 
