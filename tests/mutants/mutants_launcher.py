@@ -200,7 +200,7 @@ class WaitsForStopped(LocalLauncher):
     def stop(self, name: str, deadline_s: float) -> None:
         child = self._children[name]
         if not self._ended(child):
-            os.kill(child.process.pid, signal.SIGTERM)
+            os.kill(child.pid, signal.SIGTERM)
         self._wait(child, time.monotonic() + min(deadline_s, 1))
 
 
@@ -237,8 +237,13 @@ class TestStopsAll(OfLocal):
 class LeavesChildren(LocalLauncher):
     def start(self, spec: Any) -> None:
         super().start(spec)
-        process = self._children[spec.name].process
-        self._children[spec.name].kill_group = process.kill  # type: ignore[method-assign]
+        child = self._children[spec.name]
+
+        def kill_alone() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
+
+        child.kill_group = kill_alone  # type: ignore[method-assign]
 
 
 class TestLeavesChildren(OfLocal):
