@@ -71,7 +71,8 @@ class _Child:
 
 
 class LocalLauncher:
-    """Starts each process in a session of its own, so that a terminal's Ctrl-C reaches the launcher only.
+    """Starts each process in a session of its own, so that a terminal's Ctrl-C reaches the launcher only; on Linux trainers and
+    RaaS are forked from a server that has imported what they need, where that is possible.
 
     Output is appended to the log of the spec. On Linux the kernel kills the processes if the thread that
     started them dies; elsewhere the services watch for it.
@@ -93,7 +94,7 @@ class LocalLauncher:
         return self._config.restarts
 
     def prepare(self, specs: Sequence[ProcessSpec]) -> None:
-        """Share the cores between the processes to come."""
+        """Share the cores between the processes to come, and begin to import for them."""
         if self._config.threads == "auto":
             self._threads = threads_each(specs, self._policies, usable_cores())
         else:
