@@ -10,7 +10,7 @@ from local_engine import LocalEngine, replicas_of
 from msgspec.structs import replace
 from raas_run import announcement
 
-from astraflow_core.errors import RunFailed
+from astraflow_core.errors import RunFailed, UserError
 from astraflow_engine_host.protocol import EngineError
 from astraflow_runtime.raas.engines.probing import Probes
 from astraflow_wire.messages import Probe
@@ -163,7 +163,7 @@ def test_a_trainer_that_hardly_moved_or_compares_with_another_version_kills_no_e
 
 def test_log_probs_that_are_to_be_equal_end_the_run_by_name_if_they_are_not() -> None:
     scene = Scene(exact=frozenset({"solver"}))
-    with pytest.raises(RunFailed) as caught:
+    with pytest.raises(UserError) as caught:
         scene.after(scene.hear(1))
     said = str(caught.value)
     assert "version 1 of " in said and "gives -2.5 for the token at position 2 of row 0" in said
@@ -177,7 +177,7 @@ def test_the_smallest_difference_is_one(other: float) -> None:
     trainer = np.array([0, -1, -2.5, 0, -3], np.float32)
     scene.scores[2] = [0, other]
     asked = replace(ASKED, logprobs=trainer.astype("<f4").tobytes())
-    with pytest.raises(RunFailed, match="at position 1 of row 1 of the probe"):
+    with pytest.raises(UserError, match="at position 1 of row 1 of the probe"):
         scene.after(scene.hear(1, asked))
 
 

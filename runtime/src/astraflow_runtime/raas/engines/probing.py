@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from astraflow_core.errors import AstraFlowError, RunFailed, WireError
+from astraflow_core.errors import AstraFlowError, RunFailed, UserError, WireError
 from astraflow_runtime.logprob_gap import Floats, Gap, gap
 from astraflow_runtime.raas.engines.colocation import OWN_DEVICES, Devices
 from astraflow_runtime.raas.engines.host_client import HostClient
@@ -48,7 +48,8 @@ class Probes:
     did, still computes with the earlier weights, whatever it reports: its host is killed, so that the next one loads
     all weights anew. If that happens :data:`MOST_STILL` times in a row, :meth:`run` raises :class:`RunFailed`.
 
-    ``exact``: the policies whose engine and trainer are to agree bitwise; it raises :class:`RunFailed` if one does not.
+    ``exact``: the policies whose engine and trainer are to agree bitwise; it raises :class:`UserError` if one does not, since no
+    restart brings another order of sums.
     """
 
     def __init__(
@@ -106,8 +107,8 @@ class Probes:
         return found
 
     async def run(self) -> None:
-        """Measure until cancelled; :class:`RunFailed` if new weights do not reach an engine, or log-probs that are to be
-        equal are not."""
+        """Measure until cancelled; :class:`RunFailed` if new weights do not reach an engine, :class:`UserError` if
+        log-probs that are to be equal are not."""
         while True:
             self._changed.clear()
             for policy, announcement in list(self._due.items()):
@@ -149,7 +150,7 @@ class Probes:
             self._measured[policy], self._version[policy] = {}, version
         self._measured[policy][replica.number] = found
         if policy in self._exact and found.largest != 0:
-            raise RunFailed(_inexact(engine.label, version, found, asked))
+            raise UserError(_inexact(engine.label, version, found, asked))
         if before is not None and asked.moved >= LEAST_MOVED:
             self._check_arrived(engine, version, before, gap(again, before.logprobs).mean, asked)
 
