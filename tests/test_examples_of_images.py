@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,18 @@ COLOURS = Path(__file__).parents[1] / "examples" / "colours.toml"
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("heavy_imports")
 def test_a_policy_learns_to_name_the_colour_of_a_picture(user: User) -> None:
-    ended = user.astraflow("run", COLOURS, "--set", "run.steps=24", deadline_s=280)
+    ended = user.astraflow(
+        "run", COLOURS, "--set", "run.steps=24", "--set", "run.probe_every=4", deadline_s=280
+    )
     assert ended.exit_code == 0, ended.text
     assert ended.summary["steps"] == 24 and ended.summary["failed"] == 0
     # Of seven characters one is right; in three runs the last steps had 0.6 and more, and the held-out pictures 1.0.
     assert ended.summary["reward_first"] < 0.3 < 0.45 < ended.summary["reward_last"]
     assert ended.summary["eval_first"] < 0.5 < 0.9 < ended.summary["eval_last"]
+    lines = map(json.loads, (ended.run_directory / "metrics.jsonl").read_text().splitlines())
+    metrics = [line["metrics"] for line in lines if "metrics" in line]
+    gaps = [each["probe_largest"] for each in metrics if "probe_largest" in each]
+    assert gaps and max(gaps) < 1e-4, gaps
     again = user.astraflow("eval", ended.run_directory, "--limit", "6", deadline_s=60)
     assert again.exit_code == 0 and "0 of 6" in again.text, again.text
 

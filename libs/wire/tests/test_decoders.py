@@ -32,7 +32,7 @@ from astraflow_core.types import (
 )
 from astraflow_engine_host import protocol as host
 from astraflow_runtime.preflight import trainer_protocol as preflight
-from astraflow_runtime.raas.engines.probing import columns_of
+from astraflow_runtime.raas.engines.probing import columns_of, images_of
 from astraflow_runtime.raas.rewards.pool import WorkerVerdict
 from astraflow_runtime.trainer.ranks.rank_commands import (
     FromRank,
@@ -51,6 +51,8 @@ from astraflow_wire.decoding import from_json, from_msgpack
 from astraflow_wire.frames import Frame, encode_frame
 from astraflow_wire.groups import ReceivedGroup, encode_group
 from astraflow_wire.http import client
+from astraflow_wire.images.files import digest_of
+from astraflow_wire.images.table import ImagePlace, ImageTable
 from astraflow_wire.messages import AnnouncementMessage, Probe, decode, encode
 from astraflow_wire.model_files.tensor_file import lay_out, read_specs
 
@@ -146,7 +148,10 @@ def read_results(header: bytes) -> None:
         host.decode_results(message, RESULTS[1:])
 
 
-PROBE = Probe(lengths=[2, 1], tokens=bytes(12), sampled=bytes(3), logprobs=bytes(12))
+PROBE = Probe(
+    lengths=[2, 1], tokens=bytes(12), sampled=bytes(3), logprobs=bytes(12), files=b"one",
+    images=ImageTable([ImagePlace(0, 1, 0)], [digest_of(b"one")], [3]),
+)  # fmt: skip
 VERSION = AnnouncementMessage(
     policy="solver", version=1, transport="http", endpoints=["http://a:1"], digest="d", size=1,
     probe=PROBE,
@@ -157,6 +162,7 @@ def read_version(body: bytes) -> None:
     message = decode(body, AnnouncementMessage)
     if message.probe is not None:
         columns_of(message.probe)
+        images_of(message.probe)
 
 
 ASKED = encode_frame(preflight.AskPublish(1), [])

@@ -11,8 +11,11 @@ from msgspec.structs import replace
 from raas_run import announcement
 
 from astraflow_core.errors import RunFailed, UserError
+from astraflow_core.types import ImageSpan
 from astraflow_engine_host.protocol import EngineError
 from astraflow_runtime.raas.engines.probing import Probes
+from astraflow_wire.images.files import digest_of
+from astraflow_wire.images.table import encode
 from astraflow_wire.messages import Probe
 
 pytestmark = pytest.mark.timeout(20)
@@ -33,6 +36,7 @@ class Scene:
         self.scores = {3: [0, -1, -2.5], 2: [0, -3]}
         self.version: int | None = 1
         self.asked: list[list[int]] = []
+        self.seen: list[list[tuple[int, bytes]]] = []
         self.during = lambda: None
         self.loaded = 0.0  # what the weights of the engine add to each score
         self.killed: list[str] = []
@@ -42,8 +46,9 @@ class Scene:
         replicas = {"solver": replicas_of(engine, serving=lambda: self.version)}
         self.probes = Probes(replicas, 5.0, exact=exact)
 
-    async def score(self, tokens, deadline_s):
+    async def score(self, tokens, deadline_s, images):
         self.asked.append(tokens.tolist())
+        self.seen.append([(image.start, bytes(image.data)) for image in images])
         self.during()
         return np.array(self.scores[len(tokens)], np.float32) + self.loaded
 
@@ -82,6 +87,28 @@ def test_sampled_tokens_are_compared() -> None:
         "solver/probe_mean": pytest.approx(0.5 / 3),
         "solver/probe_largest": 0.5,
     }
+
+
+def with_images(*places: tuple[int, bytes]) -> Probe:
+    spans = [ImageSpan(start, 1, digest_of(file), file) for start, file in places]
+    table, files = encode(spans)
+    return replace(ASKED, images=table, files=b"".join(b"".join(each) for each in files))
+
+
+def test_each_row_is_scored_with_its_images() -> None:
+    scene = Scene()
+    assert scene.after(scene.hear(1, with_images((0, b"a"), (2, b"b"), (4, b"a")))) == [1]
+    assert scene.seen == [[(0, b"a"), (2, b"b")], [(1, b"a")]]
+
+
+def test_a_probe_with_other_images_than_it_says_is_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scene, sent = Scene(), with_images((0, b"a"))
+    steps = [scene.hear(1, replace(sent, files=files)) for files in (b"b", b"")]
+    assert scene.after(*steps) == [None, None]
+    assert "version 1 of policy 'solver' is not probed: an image with the digest" in caplog.text
+    assert not scene.asked
 
 
 def test_a_probe_waits_for_its_version() -> None:

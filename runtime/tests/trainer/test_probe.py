@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
-from astraflow_core.types import Batch
-from astraflow_runtime.trainer.updates.probe import ROWS, TOKENS, Prober, probe_rows
+from astraflow_core.types import Batch, ImageSpan
+from astraflow_runtime.raas.engines.probing import images_of
+from astraflow_runtime.trainer.updates.probe import FILES, ROWS, TOKENS, Prober, probe_rows
+from astraflow_wire.images.files import digest_of
 from astraflow_wire.messages import Probe, decode, encode
 
 
@@ -70,3 +73,35 @@ def test_a_trainer_with_values_that_are_not_finite_is_not_judged() -> None:
     prober.probe(trainer, batch(3), 1)
     trainer.updates = np.inf
     assert prober.probe(trainer, batch(3), 2).moved == 0.0
+
+
+def pictured(*files: bytes | None) -> Batch:
+    """Rows that are each a token longer than the one before, with an image at the second and third token."""
+    rows = batch(*range(4, 4 + len(files)))
+    images = tuple(
+        ImageSpan(int(start) + 1, 2, digest_of(file), file)
+        for start, file in zip(rows.offsets, files, strict=False)
+        if file is not None
+    )
+    return replace(rows, images=images)
+
+
+def test_images_travel_once_with_their_places() -> None:
+    sent = Prober().probe(Trainer(), pictured(b"one", None, b"two", b"one"), 4)
+    assert sent is not None
+    read = decode(encode(sent), Probe)
+    assert sent.files == b"onetwo"
+    found = [(image.start, image.length, bytes(image.data)) for image in images_of(read)]
+    assert found == [(1, 2, b"one"), (10, 2, b"two"), (16, 2, b"one")]
+
+
+def test_rows_with_large_images_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    large, half = bytes(FILES + 1), bytes(FILES // 2)
+    rows = pictured(large, half, half, half[:-1], b"one")
+    # The same file twice is one, and then a single byte is left.
+    assert probe_rows(rows).lengths.tolist() == [5, 6, 7]
+    assert Prober().probe(Trainer(), pictured(large), 5) is None
+    assert (
+        f"version 5 is not probed: the images of each row have more than {FILES} bytes"
+        in caplog.text
+    )

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from astraflow_wire.codec import decode as decode
 from astraflow_wire.codec import encode as encode
+from astraflow_wire.images.table import ImageTable
 from astraflow_wire.limits import (
     MAX_TASKS,
     TEXTS,
@@ -67,10 +68,10 @@ class SamplingMessage(Message, frozen=True):
 
 
 class Probe(Message, frozen=True):
-    """A trainer's log-probs of a few rows under a version: ``lengths`` of the rows; ``tokens`` int32, ``sampled``
-    uint8 (1: compare it) and ``logprobs`` float32 at temperature 1 are little-endian bytes, concatenated over the
-    rows. ``moved``: the mean absolute change (nats) of the trainer's log-probs of the rows of its last probe, which
-    came with version ``since`` (-1: this is the first probe)."""
+    """A trainer's log-probs of a few rows under a version: ``lengths`` of the rows; ``tokens`` int32, ``sampled`` uint8 (1:
+    compare it) and ``logprobs`` float32 at temperature 1 are little-endian bytes, concatenated over the rows. ``moved``:
+    the mean absolute change (nats) of the trainer's log-probs of the rows of its last probe, which came with version
+    ``since`` (-1: this is the first). ``images``: as in a batch, if rows have some; ``files``: of each image once."""
 
     lengths: ProbeLengths
     tokens: ProbeColumn
@@ -78,6 +79,8 @@ class Probe(Message, frozen=True):
     logprobs: ProbeColumn
     since: Version = -1
     moved: Nats = 0.0
+    images: ImageTable | UnsetType = UNSET
+    files: ProbeColumn = b""
 
 
 class AnnouncementMessage(Message, frozen=True):
@@ -138,9 +141,8 @@ class Task(Message, frozen=True):
 
 class RegisterRaas(Message, frozen=True):
     """``POST /v1/raas/register``; ``capacity`` in episodes at once. ``origin``: a random id of the process, or of the
-    launcher that has restarted it ``start`` times; it identifies a repeated registration. ``packages``: those of the
-    run that it has installed. While another RaaS has the name, the reply waits until that one sends a heartbeat (409), or
-    loses the name because it is *suspect*: silent.
+    launcher that restarted it ``start`` times, for a repeated registration. ``packages``: those of the run that it has.
+    While another has the name, the reply waits until that one sends a heartbeat (409) or is *suspect*: silent.
     400: a capacity below one episode.
     400: the run has no such policy; the reason lists those that it has.
     409: another RaaS has this name and is alive; the reason says which, and when the name is free.
@@ -245,9 +247,8 @@ class FailTask(TextMessage, frozen=True):
 
 
 class GroupPushed(Message, frozen=True):
-    """Reply to ``POST /v1/groups``: ``status`` is ``accepted`` (by at least one policy), ``rejected``, ``partial``
-    (what the group deadline cut off is now a task of its own) or ``duplicate`` (this task was pushed before; nothing
-    changed). A late push is answered 409."""
+    """Reply to ``POST /v1/groups``: ``status`` is ``accepted`` (by at least one policy), ``rejected``, ``partial`` (what the
+    group deadline cut off is now a task) or ``duplicate`` (pushed before; nothing changed). A late push is answered 409."""
 
     status: str
     reasons: dict[str, str] = {}
@@ -416,11 +417,10 @@ class StopRun(TextMessage, frozen=True):
 
 
 class SwapPolicy(Message, frozen=True):
-    """``POST /v1/data_policies/swap``: replace the data policy ``name``, or with an empty ``table`` restore the
-    previous one. ``place``: ``"prompts"``, or the policy whose data it decides on; ``table``: as in the config,
-    ``use`` (the name of an installed component; a ``module:attr`` only if the config of the run names the same for a
-    data policy) and keys; ``author`` and ``at`` (seconds since 1970) are recorded with it. A message with the same
-    ``id`` is carried out once.
+    """``POST /v1/data_policies/swap``: replace the data policy ``name``, or with an empty ``table`` restore the previous one.
+    ``place``: ``"prompts"``, or the policy whose data it decides on; ``table``: as in the config, ``use`` (the name of an
+    installed component; a ``module:attr`` only if the config of the run names the same for a data policy) and keys;
+    ``author`` and ``at`` (seconds since 1970) are recorded with it. A message with the same ``id`` is carried out once.
     400: the place or name does not exist.
     400: the table is invalid, or conflicts with the other policies of the list.
     400: the policy was not swapped, so there is nothing to restore.

@@ -142,9 +142,7 @@ def _of_router_replay(where: str, policy: PolicyTable, components: Components) -
     return lines
 
 
-def _of_images(
-    config: RunConfig, where: str, policy: PolicyTable, components: Components
-) -> list[str]:
+def _of_images(where: str, policy: PolicyTable, components: Components) -> list[str]:
     lines = [
         f"{where}.images: needs {kind} capability images; {table.use!r} lacks it: leave the key out, or name "
         f"{'an engine' if kind == 'engine' else 'a trainer'} that has it, such as 'torch' (`astraflow plugins`)"
@@ -157,10 +155,6 @@ def _of_images(
             lines.append(f"{where}.trainer.{key}: does not go with images; set it to {wanted}")
     if getattr(components[f"{where}.engine"][1], "batch_invariant", False):
         lines.append(f"{where}.engine.batch_invariant: does not go with images; set it to false")
-    if config.run.probe_every:
-        lines.append(
-            f"run.probe_every: probes have tokens only, and {where} has images; leave out one of them"
-        )
     return lines
 
 
@@ -199,7 +193,7 @@ def _of_policy(
     if policy.router_replay:
         lines += _of_router_replay(where, policy, components)
     if policy.images:
-        lines += _of_images(config, where, policy, components)
+        lines += _of_images(where, policy, components)
     lines += exactness_lines(where, policy, components)
     publishes = getattr(components[f"{where}.trainer"][1], "publish", "")
     if publishes == "sharded" and "sharded" not in transport.component.capabilities:

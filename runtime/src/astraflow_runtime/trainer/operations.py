@@ -95,7 +95,7 @@ class Operations:
             listener=self.listener,
         )
 
-    def probe(self, batch: Batch, version: int) -> Probe:
+    def probe(self, batch: Batch, version: int) -> Probe | None:
         """The trainer's log-probs of a few rows of the last batch, under the weights that become ``version``."""
         return self._prober.probe(self._agreed, batch, version)
 

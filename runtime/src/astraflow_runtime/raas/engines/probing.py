@@ -12,12 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.errors import AstraFlowError, RunFailed, UserError, WireError
+from astraflow_core.types import Images
+from astraflow_core.types.generation import images_between
 from astraflow_runtime.logprob_gap import Floats, Gap, gap
 from astraflow_runtime.raas.engines.colocation import OWN_DEVICES, Devices
 from astraflow_runtime.raas.engines.host_client import HostClient
 from astraflow_runtime.raas.engines.replica import Replica
 from astraflow_runtime.raas.engines.replicas import Replicas
 from astraflow_runtime.raas.engines.supervised_engine import SupervisedEngine
+from astraflow_wire.images.table import decode
 from astraflow_wire.messages import AnnouncementMessage, Probe
 
 log = logging.getLogger("astraflow.raas")
@@ -73,6 +76,7 @@ class Probes:
         if announcement.probe is not None:
             try:
                 columns_of(announcement.probe)
+                images_of(announcement.probe)
             except WireError as error:
                 log.warning(
                     "version %d of policy %r is not probed: %s",
@@ -178,11 +182,13 @@ class Probes:
     async def _score(self, client: HostClient, asked: Probe) -> list[Floats]:
         """The engine's log-probs of the sampled tokens, by row."""
         tokens, sampled, _ = columns_of(asked)
+        images = images_of(asked)
         found: list[Floats] = []
         start = 0
         for length in asked.lengths:
             row = slice(start, start + length)
-            scored = await client.score(tokens[row], self._deadline_s)
+            seen = images_between(images, start, row.stop, 0)
+            scored = await client.score(tokens[row], self._deadline_s, seen)
             found.append(scored[sampled[row]])
             start += length
         return found
@@ -223,3 +229,10 @@ def columns_of(asked: Probe) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool
         np.frombuffer(asked.sampled, np.uint8).astype(bool),
         np.frombuffer(asked.logprobs, "<f4").astype(np.float32),
     )
+
+
+def images_of(asked: Probe) -> Images:
+    """The images of all rows, by their places among all tokens; each digest is that of its file. Raises
+    :class:`WireError`.
+    """
+    return decode(asked.images, [asked.files], np.cumsum(asked.lengths).tolist())

@@ -73,7 +73,7 @@ class Leader(Operations):
         with self._on_all(UpdateCommand(step), encode_batch(batch)):
             return super().update(batch, step)
 
-    def probe(self, batch: Batch, version: int) -> Probe:
+    def probe(self, batch: Batch, version: int) -> Probe | None:
         """See :class:`Operations`."""
         with self._on_all(ProbeLast(version)):
             return super().probe(batch, version)
