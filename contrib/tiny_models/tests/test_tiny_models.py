@@ -58,8 +58,8 @@ def test_a_model_that_reads_images(tmp_path: Path) -> None:
 
 
 def test_other_schemes_are_left_to_others(tmp_path: Path) -> None:
-    assert astraflow_resolve_model("pypi:x", 0, tmp_path) is None
-    assert astraflow_resolve_model("tiny:qwen3", 0, tmp_path) is not None
+    assert astraflow_resolve_model("pypi:x", 0, tmp_path, True) is None
+    assert astraflow_resolve_model("tiny:qwen3", 0, tmp_path, False) is not None
 
 
 @pytest.mark.parametrize(

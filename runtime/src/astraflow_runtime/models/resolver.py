@@ -49,16 +49,30 @@ class ModelResolver:
                 f"model {reference!r}: the cache of models {str(cache)!r} cannot be made: {error.strerror}; "
                 "set ASTRAFLOW_CACHE to a writable folder"
             ) from error
-        manager = plugin_manager()
-        for plugin in self._resolvers:
-            manager.register(plugin.module, name=plugin.name)
-        answer = manager.hook.astraflow_resolve_model(reference=reference, seed=seed, cache=cache)
-        if answer is None:
+        found = self._asked(reference, seed, cache, fetch=True)
+        if found is None:
             asked = ", ".join(plugin.name for plugin in self._resolvers) or "none is installed"
             raise PreflightError(
                 f"model {reference!r}: no plugin handles the scheme '{scheme[1]}:' (plugins that resolve "
                 f"models: {asked}); install one that does, or give a local Hugging Face folder"
             )
+        return found
+
+    def _asked(
+        self, reference: str, seed: int, cache: Path, *, fetch: bool
+    ) -> ResolvedModel | None:
+        """The answer of the plugins; only of those that can do without, if they are not to ``fetch``."""
+        manager = plugin_manager()
+        for plugin in self._resolvers:
+            manager.register(plugin.module, name=plugin.name)
+        hook = manager.hook.astraflow_resolve_model
+        fetching = [each for each in hook.get_hookimpls() if "fetch" not in each.argnames]
+        if not fetch:
+            removed = [each.plugin for each in fetching]
+            hook = manager.subset_hook_caller("astraflow_resolve_model", removed)
+        answer = hook(reference=reference, seed=seed, cache=cache, fetch=fetch)
+        if answer is None:
+            return None
         if isinstance(answer, Path):
             answer = ResolvedModel(answer, reference)
         if not isinstance(answer, ResolvedModel):
@@ -69,16 +83,23 @@ class ModelResolver:
         who = f"model {reference!r}, resolved to {str(answer.folder)!r}"
         return ResolvedModel(_checked(answer.folder, who), answer.pinned)
 
-    def check_model(self, reference: str, *, weights: bool) -> str:
-        """Check what :meth:`resolve_model` would do, without fetching anything; raises if it would
-        certainly fail. The files of a folder are checked as before a run
-        (:func:`astraflow_runtime.models.files.check_files`)."""
+    def at_hand(self, reference: str, seed: int, cache: Path) -> Path | None:
+        """As :meth:`resolve_model` if that needs no network, and the plugin of the reference can tell; ``None`` otherwise."""
+        if _SCHEME.match(reference) is None:
+            return _checked(Path(reference).expanduser(), f"model {reference!r}")
+        found = self._asked(reference, seed, cache, fetch=False)
+        return None if found is None else found.folder
+
+    def check_model(self, reference: str, seed: int, cache: Path, *, weights: bool) -> str:
+        """Check what :meth:`resolve_model` would do, without fetching anything; raises if it would certainly fail. The files
+        of what is :meth:`at_hand` are checked as before a run (:func:`astraflow_runtime.models.files.check_files`)."""
+        folder = self.at_hand(reference, seed, cache)
         scheme = _SCHEME.match(reference)
-        if scheme is None:
-            who = f"model {reference!r}"
-            folder = _checked(Path(reference).expanduser(), who)
-            check_files(folder, who, weights=weights)
-            return f"{folder} is a model folder"
+        if folder is not None:
+            check_files(folder, f"model {reference!r}", weights=weights)
+            place = "" if scheme is None else f": what {reference!r} means"
+            return f"{folder} is a model folder{place}"
+        assert scheme is not None, "a folder is at hand"
         names = ", ".join(plugin.name for plugin in self._resolvers)
         if not names:
             raise PreflightError(

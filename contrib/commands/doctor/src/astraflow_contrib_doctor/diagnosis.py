@@ -218,13 +218,14 @@ def _of_data(loaded: LoadedConfig) -> Iterator[Finding]:
 
 
 def _of_models(loaded: LoadedConfig) -> Iterator[Finding]:
+    from astraflow_core.config.environments import cache_folder
     from astraflow_runtime.models.resolver import ModelResolver
 
-    hooks = ModelResolver(loaded.catalog)
+    hooks, seed = ModelResolver(loaded.catalog), loaded.config.run.seed
     for name, served in loaded.config.served.items():
         path = f"{'engines' if served.frozen else 'policies'}.{name}.model"
         try:
-            text = hooks.check_model(served.model, weights=not served.frozen)
+            text = hooks.check_model(served.model, seed, cache_folder(), weights=not served.frozen)
         except (PreflightError, PluginError) as error:
             yield Finding("problem", path, str(error), f"set {path} to a Hugging Face folder")
         else:
@@ -233,9 +234,12 @@ def _of_models(loaded: LoadedConfig) -> Iterator[Finding]:
 
 def _of_models_files(loaded: LoadedConfig) -> Iterator[Finding]:
     """Whether the models have the experts that ``router_replay`` would record, read the ``images`` that prompts have, and can
-    be computed with ``batch_invariant``."""
+    be computed with ``batch_invariant``: of those that need not be fetched."""
+    from astraflow_core.config.environments import cache_folder
     from astraflow_runtime.config.exactness import KEY, is_exact
+    from astraflow_runtime.models.resolver import ModelResolver
 
+    resolver = ModelResolver(loaded.catalog)
     for name, policy in loaded.config.policies.items():
         asked = (
             (policy.router_replay, "router_replay", router_replay, "has experts"),
@@ -245,11 +249,14 @@ def _of_models_files(loaded: LoadedConfig) -> Iterator[Finding]:
         for wanted, key, check, question in asked:
             if not wanted:
                 continue
-            folder = Path(policy.model).expanduser()
-            if folder.is_dir():
+            try:
+                folder = resolver.at_hand(policy.model, loaded.config.run.seed, cache_folder())
+            except (PreflightError, PluginError):
+                continue  # of which `_of_models` tells
+            if folder is not None:
                 yield check(name, policy.model, folder)
                 continue
-            text = f"whether {policy.model} {question} is checked when it is resolved: not by --static, at each start"
+            text = f"whether {policy.model} {question} is checked when it is fetched: not by --static, at each start"
             yield Finding("ok", f"policies.{name}.{key}", text)
 
 
