@@ -20,15 +20,12 @@ from astraflow_core.types import Bucket, DeviceMemory, Rendezvous, WeightSource
 from astraflow_plugin_torch_engine import receiving
 from astraflow_serving.model_folder import specs_of
 from astraflow_testing.conformance.engine import EngineConformance, Subject, installed
-from astraflow_testing.images.pictures import picture, prompt, write_picture_model
 from astraflow_torch_weights.buckets import opened
 from astraflow_torch_weights.group import GroupRendezvous
-from astraflow_wire.images.model import ImageModel
 
 
 class TestTorchEngine(EngineConformance):
     own_tests: ClassVar[dict[str, str]] = {
-        "images": "test_an_image_is_read_at_its_placeholders",
         "lora": "test_an_adapter_is_merged_into_its_base",
         "weights.ipc": "test_mapped_memory_is_swapped_in_whole_or_not_at_all",
         "weights.collective": "test_a_broadcast_is_swapped_in_whole_or_not_at_all",
@@ -37,18 +34,6 @@ class TestTorchEngine(EngineConformance):
     @pytest.fixture
     def component(self) -> Subject:
         return installed("engine", "torch", {"device": "cpu"})
-
-    def test_an_image_is_read_at_its_placeholders(self, serve: Any, tmp_path: Path) -> None:
-        """More of them is in test_images.py."""
-        folder = write_picture_model(tmp_path)
-
-        async def play() -> list[np.ndarray]:
-            seen = (prompt(ImageModel.of(folder), [3], picture(n), [5, 6]) for n in (1, 2))
-            async with serve(folder) as engine:
-                return [await engine.score_images(*each) for each in seen]
-
-        one, other = asyncio.run(play())
-        assert (one[-2:] != other[-2:]).all() and one[1] == other[1]
 
     def test_an_adapter_is_merged_into_its_base(
         self, serve: Any, write_model: Any, tmp_path: Path

@@ -20,12 +20,14 @@ from astraflow_wire.model_files.model_digest import digest_of_model
 PROMPT = np.array([5, 9, 3], np.int32)
 
 
-def adapter(folder: Path, target: Path, version: int, scale: float) -> WeightSource:
+def adapter(
+    folder: Path, target: Path, version: int, scale: float, changed: str = "q_proj.weight"
+) -> WeightSource:
     weights = load_file(folder / "model.safetensors")
     generator = torch.Generator().manual_seed(version)
     factors = {}
     for name, weight in weights.items():
-        if name.endswith("q_proj.weight"):
+        if name.endswith(changed):
             module = f"base_model.model.{name.removesuffix('.weight')}"
             factors[f"{module}.lora_A.weight"] = torch.randn(
                 2, weight.shape[1], generator=generator
@@ -60,6 +62,35 @@ def test_an_adapter_that_diverged_fails_its_own_requests_only(
             assert isinstance(bad, RunFailed) and "logits of version 2 are not finite" in str(bad)
             assert set(base.versions.tolist()) == {0}
             assert (await engine.health())["running"] == 0
+
+    asyncio.run(main())
+
+
+def test_what_a_diverged_adapter_leaves_in_the_cache_is_in_no_later_request(
+    folder: Path, tmp_path: Path, serve: Callable[..., Any]
+) -> None:
+    """Not numbers among hidden keys and values make a row NaN that reads them with weight 0."""
+    long = np.arange(2, 34, dtype=np.int32) % 30
+
+    async def main() -> None:
+        async with serve(folder) as engine:
+            await engine.load_adapter("good", adapter(folder, tmp_path, 1, 0.1))
+            alone = (await engine.generate(asked("good"))).tokens
+            await engine.load_adapter("bad", adapter(folder, tmp_path, 2, 3e38, "v_proj.weight"))
+            for _ in range(2):
+                ended = asyncio.gather(
+                    *(engine.generate(asked("bad", prompt=long[number:])) for number in range(3)),
+                    return_exceptions=True,
+                )
+                found = await asyncio.gather(*(engine.generate(asked("good")) for _ in range(3)))
+                assert all(isinstance(each, RunFailed) for each in await ended)
+                wide, *later = await asyncio.gather(
+                    engine.generate(asked("", 30, long)),
+                    *(engine.generate(asked("good")) for _ in range(3)),
+                )
+                assert np.isfinite(wide.logprobs).all()
+                for each in (*found, *later):
+                    assert each.tokens.tolist() == alone.tolist()
 
     asyncio.run(main())
 

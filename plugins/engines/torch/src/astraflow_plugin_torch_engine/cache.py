@@ -146,11 +146,19 @@ class KVPool(Cache):  # type: ignore[misc]
         step.rows, step.positions, step.columns = rows, positions, columns
         step.size, step.packed = size, packed
 
-    def move(self, source: torch.Tensor, target: torch.Tensor, columns: int) -> None:
-        """Copy rows ``source`` over rows ``target`` (int64 ``[k]`` each, disjoint), ``columns`` of them."""
+    def remove(self, rows: Sequence[torch.Tensor], columns: int, erase: bool) -> None:
+        """``rows``, int64 ``[k]`` each: those that end, and those that are copied, ``columns`` of them, over others. ``erase``: zero
+        what is free then; what an adapter that diverged has left there is hidden from the next sequence, and makes it NaN all the
+        same."""
+        ended, source, target = rows
         for layer in self.layers:
             for pool in (layer.keys, layer.values):
-                pool[target, :, :columns] = pool[source, :, :columns]
+                if erase:
+                    pool[ended] = 0
+                if len(source):
+                    pool[target, :, :columns] = pool[source, :, :columns]
+                if len(source) and erase:
+                    pool[source] = 0
 
     def _fit(self, live: int, rows: int) -> None:
         """Make room for ``rows``, keeping the first ``live``. A pool that must grow one way gives back what

@@ -404,16 +404,15 @@ class DecodeLoop:
         self._drop(rows)
 
     def _drop(self, rows: npt.NDArray[np.int64]) -> None:
-        if not len(rows):
-            return
-        if self._speculation is not None:
+        if len(rows) and self._speculation is not None:
             self._speculation.remove(self._batch, rows)
+        unclean = self.named.known or any(self._batch.jobs[row].error for row in rows.tolist())
         movers, holes = self._batch.remove(rows)
-        if len(movers):
-            if self._speculation is not None:
-                self._speculation.move(movers, holes)
-            columns = int(self._batch.rows["position"][holes].max())
-            self._pool.move(self.model.tensor(movers), self.model.tensor(holes), columns)
+        if len(movers) and self._speculation is not None:
+            self._speculation.move(movers, holes)
+        columns = int(self._batch.rows["position"][holes].max(initial=0))
+        moved = [self.model.tensor(each) for each in (rows, movers, holes)]
+        self._pool.remove(moved, columns, unclean)
         self._live.forget()
 
     def _fail(self, error: Exception) -> None:

@@ -62,6 +62,11 @@ class StackedAdapters:
         self._hooks: dict[str, Any] = {}
         self._part: tuple[int, int, torch.Tensor | None] | None = None
 
+    @property
+    def known(self) -> bool:
+        """Whether requests may name one."""
+        return bool(self._names)
+
     # From any thread
 
     def prepare(self, source: WeightSource) -> PreparedAdapter:
