@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -21,17 +20,35 @@ for _name, _value in _SETTINGS.items():
     os.environ[f"RAY_{_name}"] = _value
 
 
-def _ports() -> dict[str, int]:
-    """Fixed ports of a node's agents: a raylet on a busy machine gives up on agents that choose theirs."""
-    names = (
-        "metrics_agent_port",
-        "metrics_export_port",
-        "dashboard_agent_listen_port",
-        "runtime_env_agent_port",
-    )
-    with contextlib.ExitStack() as stack:
-        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
-        return dict(zip(names, (int(s.getsockname()[1]) for s in servers), strict=True))
+def _tell_ports_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A raylet aborts unless its agents have written their ports within 15 s, a number in its code, and on a busy machine they are
+    not imported by then. So the ports are written for them: -1 is what agents write that serve nothing."""
+    from ray import _raylet
+    from ray._private.node import Node
+
+    start = Node.start_ray_processes
+
+    def start_and_tell(node: Any) -> None:
+        start(node)
+        ports = dict.fromkeys(
+            (
+                _raylet.DASHBOARD_AGENT_LISTEN_PORT_NAME,
+                _raylet.METRICS_AGENT_PORT_NAME,
+                _raylet.METRICS_EXPORT_PORT_NAME,
+            ),
+            -1,
+        )
+        ports[_raylet.RUNTIME_ENV_AGENT_PORT_NAME] = node._ray_params.runtime_env_agent_port
+        for name, port in ports.items():
+            _raylet.persist_port(node._session_dir, node._node_id, name, port)
+
+    patch.setattr(Node, "start_ray_processes", start_and_tell)
+
+
+def _agent_port() -> dict[str, int]:
+    """Any free one."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return {"runtime_env_agent_port": int(server.getsockname()[1])}
 
 
 @pytest.fixture(scope="session")
@@ -40,11 +57,18 @@ def cluster() -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    resources: dict[str, Any] = {"num_cpus": 2, "num_gpus": 2, "object_store_memory": 80 << 20}
-    head = {**resources, **_ports(), "include_dashboard": False}
-    made = Cluster(initialize_head=True, head_node_args=head)
-    made.add_node(**resources, **_ports())
+    with pytest.MonkeyPatch.context() as patch:
+        _tell_ports_at_once(patch)
+        made = _two_nodes(Cluster)
     ray.init(made.address, namespace="astraflow", log_to_driver=False)
     yield made
     ray.shutdown()
-    made.shutdown()  # type: ignore[no-untyped-call]
+    made.shutdown()
+
+
+def _two_nodes(cluster: Any) -> Any:
+    resources: dict[str, Any] = {"num_cpus": 2, "num_gpus": 2, "object_store_memory": 80 << 20}
+    head = {**resources, **_agent_port(), "include_dashboard": False}
+    made = cluster(initialize_head=True, head_node_args=head)
+    made.add_node(**resources, **_agent_port())
+    return made
