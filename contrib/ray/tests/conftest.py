@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 from collections.abc import Iterator
@@ -23,24 +24,24 @@ for _name, _value in _SETTINGS.items():
 def _tell_ports_at_once(patch: pytest.MonkeyPatch) -> None:
     """A raylet aborts unless its agents have written their ports within 15 s, a number in its code, and on a busy machine they are
     not imported by then. So the ports are written for them: -1 is what agents write that serve nothing."""
-    from ray import _raylet
     from ray._private.node import Node
 
-    start = Node.start_ray_processes
+    raylet: Any = importlib.import_module("ray._raylet")
+    start: Any = Node.start_ray_processes
 
     def start_and_tell(node: Any) -> None:
         start(node)
         ports = dict.fromkeys(
             (
-                _raylet.DASHBOARD_AGENT_LISTEN_PORT_NAME,
-                _raylet.METRICS_AGENT_PORT_NAME,
-                _raylet.METRICS_EXPORT_PORT_NAME,
+                raylet.DASHBOARD_AGENT_LISTEN_PORT_NAME,
+                raylet.METRICS_AGENT_PORT_NAME,
+                raylet.METRICS_EXPORT_PORT_NAME,
             ),
             -1,
         )
-        ports[_raylet.RUNTIME_ENV_AGENT_PORT_NAME] = node._ray_params.runtime_env_agent_port
+        ports[raylet.RUNTIME_ENV_AGENT_PORT_NAME] = node._ray_params.runtime_env_agent_port
         for name, port in ports.items():
-            _raylet.persist_port(node._session_dir, node._node_id, name, port)
+            raylet.persist_port(node._session_dir, node._node_id, name, port)
 
     patch.setattr(Node, "start_ray_processes", start_and_tell)
 

@@ -2,87 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
+from pool_runs import PoolUser, healthy, raas_of
 
-from astraflow_testing.runs import User, live_commands
+from astraflow_testing.runs import User
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
-
-POOL = """
-[pool]
-listen = "127.0.0.1:0"
-run_lease_s = 4.0
-turn_s = 3.0
-drain_s = 5.0
-
-[prices]
-million_tokens = 1e6
-
-[tenants.ada]
-weight = 3
-[tenants.bob]
-"""
-
-
-class PoolUser:
-    """A user's pool, without hosts at first."""
-
-    def __init__(self, user: User) -> None:
-        self.user = user
-        user.write("pool.toml", POOL)
-        for words, file in ((["ada"], "ada"), (["bob"], "bob"), ([], "hosts")):
-            user.write(f"{file}.token", user.astraflow("pool", "token", "pool.toml", *words).out)
-        self.process = user.start("pool", "start", "pool.toml")
-        self.address = user.directory / "pool" / "pool.json"
-        user.wait_for(self.address.exists)
-        self.url = json.loads(self.address.read_text())["url"]
-
-    def join(self, name: str, slots: int, places: int = 16) -> subprocess.Popen[str]:
-        return self.user.start(
-            *("pool", "join", self.url, "--token-file", "hosts.token", "--name", name),
-            *("--slots", str(slots), "--places", str(places)),
-        )
-
-    def start(self, name: str, tenant: str, *overrides: str) -> subprocess.Popen[str]:
-        keys = (
-            f"run.name={name}", "launcher.use=pool", f"launcher.url={self.url}", f"launcher.token_file={tenant}.token"
-        )  # fmt: skip
-        return self.user.start(*self.user.table_arguments(*keys, *overrides))
-
-    def runs(self) -> dict[str, Any]:
-        """By the name in the config."""
-        shown = self.user.astraflow("pool", "ls", "pool.toml", "--json")
-        assert shown.exit_code == 0, shown.text
-        rows = json.loads(shown.out)["runs"]
-        return {re.sub(r"\w+/|-\d+-\d+$", "", row["run"]): row for row in rows}
-
-    def end(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        ended = self.user.end(self.process, 30)
-        assert ended.exit_code == 0, ended.text
-        assert self.user.left_running() == []
-
-
-def raas_of(user: User, name: str) -> list[int]:
-    return [
-        pid
-        for pid, words in live_commands(user.marker).items()
-        if "raas" in words and any(f"/{name}-" in word for word in words)
-    ]
-
-
-def healthy(directory: Path) -> None:
-    summary = json.loads((directory / "summary.json").read_text())
-    assert summary["state"] == "finished", summary
-    assert summary["lost"] == summary["duplicated"] == summary["failed"] == 0, summary
 
 
 def test_a_killed_and_a_failing_run_take_nothing_and_a_host_comes_late_and_leaves(
@@ -108,9 +37,8 @@ def test_a_killed_and_a_failing_run_take_nothing_and_a_host_comes_late_and_leave
     healthy(next(user.directory.glob("runs/good-*")))
     runs = pool.runs()
     assert not any(run["here"] or run["raas"] for run in runs.values())
-    ledger = user.astraflow("pool", "ls", "pool.toml", "--ledger", "--json")
     trained = 150 * 3 * 32  # steps, tokens of an answer, answers of a batch
-    (row,) = (row for row in json.loads(ledger.out) if "/good-" in row["run"])
+    row = pool.ledger()["good"]
     assert row["tokens"] > 0.8 * trained and row["cost"] == pytest.approx(row["tokens"])
     drained = user.astraflow("pool", "drain", "pool.toml", "late")
     assert drained.exit_code == 0, drained.text
