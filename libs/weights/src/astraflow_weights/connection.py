@@ -127,13 +127,18 @@ class Connection:
         self.used = True
         return Answer(int(status[1]), (status[2] or b"").decode("latin-1"), length, headers)
 
+    def read_ahead(self, most: int) -> bytes:
+        """What of a body came with its head, at most so many bytes."""
+        early = bytes(self._ahead[:most])
+        del self._ahead[: len(early)]
+        return early
+
     def read_some(self, view: memoryview) -> int:
         """Receive at least one byte of a body into ``view``, at most its length; how many."""
         if self._ahead:
-            count = min(len(self._ahead), len(view))
-            view[:count] = self._ahead[:count]
-            del self._ahead[:count]
-            return count
+            early = self.read_ahead(len(view))
+            view[: len(early)] = early
+            return len(early)
         try:
             count = self.socket.recv_into(view, 0, self._whole)
         except BlockingIOError as error:

@@ -98,6 +98,49 @@ def test_another_endpoint_continues_where_the_first_failed(
     assert (0, BLOCK) not in good.ranges
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="files are written over with a lease of Linux")
+def test_blocks_that_land_in_a_mapped_file_are_repaired_and_resumed_as_well(
+    rig: Any, announce: Any, read: Any, raw: Any, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PAUSE_S", 0.001)
+    publisher, receiver = rig.publisher(), rig.receiver(streams=1)
+    faults = {3: {"corrupt": {BLOCK * 9 + 77: 1}}, 4: {"cut_after": [BLOCK // 2 + 1000, 10, 0]}}
+    for version in range(1, 5):
+        proxy = rig.proxy(publisher, **faults.get(version, {}))
+        tensors = model(version, blocks=12)
+        manifest = publisher.publish(version, tensors)
+        source = receiver.fetch(announce(manifest, proxy.url), 30)
+        assert read(source.path) == raw(tensors)
+        assert source.bytes_received - manifest.size <= (BLOCK if version > 2 else 0)
+        assert (str(source.path) in mappings()) == (version > 1)
+        receiver.release(source)
+        publisher.retain(frozenset())
+    receiver.close()
+    assert "received-" not in mappings()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files are written over with a lease of Linux")
+def test_a_mapped_file_without_room_is_an_error(
+    rig: Any, announce: Any, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, receiver = rig.publisher(), rig.receiver(streams=1)
+    for version in (1, 2):
+        told = announce(publisher.publish(version, model(version)), *publisher.endpoints)
+        receiver.release(receiver.fetch(told, 30))
+    truncate = os.truncate
+    # Pages beyond the end of a file are like those for which a disk has no room.
+    monkeypatch.setattr(os, "truncate", lambda file, size: truncate(file, 0))
+    told = announce(publisher.publish(3, model(3)), *publisher.endpoints)
+    with pytest.raises(WeightsError, match="writing a block to disk failed"):
+        receiver.fetch(told, 30)
+    assert files(tmp_path) == [] and "received-" not in mappings()
+
+
+def mappings() -> str:
+    """The files that this process has mapped."""
+    return Path("/proc/self/maps").read_text()
+
+
 def test_other_weights_under_the_announced_number_are_refused(
     rig: Any, announce: Any, model: Any, tmp_path: Path
 ) -> None:

@@ -170,6 +170,11 @@ class VersionClient:
             raise self._error
 
     @property
+    def encrypted(self) -> bool:
+        """Whether what arrives is decrypted in this process."""
+        return self._address.scheme == "https"
+
+    @property
     def round_trip_s(self) -> float:
         """The shortest that a connection took, in seconds; infinite before the first."""
         return self._round_trip_s

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from astraflow_core.errors import WeightsError, WireError
 from astraflow_core.types import Announcement, Link, Manifest, WeightSource
@@ -21,7 +20,7 @@ from astraflow_weights.fetch.client import FAILURES, MOST_FACTOR, STALL_S, Versi
 from astraflow_weights.fetch.download import download
 from astraflow_weights.fetch.pool import ConnectionPool
 from astraflow_weights.fetch.probe import LEAST_BYTES
-from astraflow_weights.fetch.recycled_file import RecycledFile
+from astraflow_weights.fetch.recycled_file import OpenFile, RecycledFile
 from astraflow_weights.fetch.relay import Relay
 from astraflow_weights.fetch.shard_download import download_from
 from astraflow_wire.host.private_folder import PrivateFolder
@@ -48,7 +47,7 @@ class HttpReceiver:
         self._token, self._streams = token, streams
         self._pool = ConnectionPool(streams * MOST_FACTOR)
         self._relay = Relay(token) if relay else None
-        self._spare = RecycledFile()
+        self._spare = RecycledFile(mapped=not relay)
         self._count = itertools.count()
         self._running: set[VersionClient] = set()
         self._lock = threading.Lock()
@@ -66,11 +65,16 @@ class HttpReceiver:
         partial = self.folder.path / f"{stem}.part"
         try:
             with self._counted():
-                with self.open(partial, announcement) as file:
+                opened = self.open(partial, announcement)
+                try:
                     received, manifest, link = self._fill(
-                        announcement, file.fileno(), who, began + deadline_s
+                        announcement, opened, who, began + deadline_s
                     )
-                path = partial.rename(partial.with_name(f"{stem}.safetensors"))
+                    path = partial.rename(partial.with_name(f"{stem}.safetensors"))
+                except BaseException:
+                    opened.close()
+                    raise
+                self._spare.lend(path, opened)
         except OSError as error:
             partial.unlink(missing_ok=True)
             raise WeightsError(f"{who} cannot be stored in {self.folder.path}: {error}") from error
@@ -89,10 +93,10 @@ class HttpReceiver:
             link=link,
         )
 
-    def open(self, partial: Path, announcement: Announcement) -> BinaryIO:
+    def open(self, partial: Path, announcement: Announcement) -> OpenFile:
         """Make and open the file ``partial`` for a version; what it holds counts for nothing until
         :meth:`prepare` says so."""
-        return self._spare.reuse(partial) or partial.open("x+b")
+        return self._spare.reuse(partial, announcement.size) or OpenFile(partial.open("x+b"))
 
     def prepare(self, client: VersionClient, manifest: Manifest, file: int) -> set[int]:
         """Bring blocks of the version into the open ``file``, which has its size, and return those that
@@ -123,10 +127,11 @@ class HttpReceiver:
         if self._relay is not None:
             self._relay.close()
         self._pool.close()
+        self._spare.close()
         self.folder.close()
 
     def _fill(
-        self, announcement: Announcement, file: int, who: str, deadline: float
+        self, announcement: Announcement, opened: OpenFile, who: str, deadline: float
     ) -> tuple[int, Manifest, Link | None]:
         done = Arrivals()
         problems: list[str] = []
@@ -138,8 +143,8 @@ class HttpReceiver:
                     client = self._client(announcement, endpoint, deadline)
                     with self._registered(client), client:
                         manifest = client.manifest()
-                        link = self._fetch(client, manifest, file, done, deadline, problems)
-                    _check_tensors(file, manifest)
+                        link = self._fetch(client, manifest, opened, done, deadline, problems)
+                    _check_tensors(opened.number, manifest)
                     return received + client.received, manifest, link
                 except (PublisherFailed, WireError) as error:
                     problems.append(f"{endpoint}: {error}")
@@ -160,20 +165,20 @@ class HttpReceiver:
         self,
         client: VersionClient,
         manifest: Manifest,
-        file: int,
+        opened: OpenFile,
         done: Arrivals,
         deadline: float,
         problems: list[str],
     ) -> Link | None:
-        os.truncate(file, manifest.size)
+        os.truncate(opened.number, manifest.size)
         if self._relay is not None:
-            self._relay.offer(manifest, file, done)
+            self._relay.offer(manifest, opened.number, done)
         with self._sources(client, deadline):
-            done.update(self.prepare(client, manifest, file))
-            self._fetch_nearer(client, manifest, file, done, deadline, problems)
+            done.update(self.prepare(client, manifest, opened.number))
+            self._fetch_nearer(client, manifest, opened, done, deadline, problems)
             before, began = _received(client), time.monotonic()
-            download_from(client, manifest, file, done)
-        download(client, manifest, file, done)
+            download_from(client, manifest, opened, done)
+        download(client, manifest, opened, done)
         came = _received(client) - before
         if came < LEAST_BYTES:
             return None
@@ -183,7 +188,7 @@ class HttpReceiver:
         self,
         client: VersionClient,
         manifest: Manifest,
-        file: int,
+        opened: OpenFile,
         done: Arrivals,
         deadline: float,
         problems: list[str],
@@ -196,7 +201,7 @@ class HttpReceiver:
                 )
                 with self._registered(nearer), nearer:
                     try:
-                        download(nearer, manifest, file, done)
+                        download(nearer, manifest, opened, done)
                     finally:
                         client.count(nearer.received)
             except PublisherFailed as error:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import mmap
 import os
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,43 +15,107 @@ _LEASE: int | None = getattr(fcntl, "F_SETLEASE", None)
 """Linux has it."""
 
 
-class RecycledFile:
-    """Holds at most one file. Threads may share it."""
+@dataclass(slots=True)
+class OpenFile:
+    """The file of a version while it is written. ``mapping``: all of it, writable, if every page of it is there already, so
+    that bytes can be received where they belong and writing can fail for want of room no longer."""
 
-    def __init__(self) -> None:
-        self._path: Path | None = None
+    file: BinaryIO
+    mapping: mmap.mmap | None = None
+
+    @property
+    def number(self) -> int:
+        """Its descriptor."""
+        return self.file.fileno()
+
+    def close(self) -> None:
+        """Unmap and close it; closing twice is allowed."""
+        if self.mapping is not None:
+            self.mapping.close()
+        self.file.close()
+
+
+class RecycledFile:
+    """Holds at most one file. Threads may share it.
+
+    What was mapped stays open and mapped from :meth:`reuse` on, through :meth:`lend` and :meth:`give`, since mapping it
+    again costs as much as the copy that it saves. Not if not ``mapped``: for one who lets others read a file by the descriptor
+    that it was written by, which :meth:`reuse` would not notice.
+    """
+
+    def __init__(self, mapped: bool = True) -> None:
+        self._mapped = mapped
+        self._spare: tuple[Path, OpenFile | None] | None = None
+        self._lent: dict[Path, OpenFile] = {}
         self._lock = threading.Lock()
+
+    def lend(self, path: Path, opened: OpenFile) -> None:
+        """The file at ``path`` is complete: only what was mapped stays open."""
+        with self._lock:
+            if self._mapped and opened.mapping is not None:
+                self._lent[path] = opened
+                return
+        opened.close()
 
     def give(self, path: Path) -> None:
         """Take ``path`` from its place; a file that was held before is deleted."""
-        spare = path.with_suffix(".spare")
-        with contextlib.suppress(FileNotFoundError):
-            path.rename(spare)
-            with self._lock:
-                spare, self._path = self._path or spare, spare
-                if spare != self._path:
-                    spare.unlink(missing_ok=True)
+        hidden = path.with_suffix(".spare")
+        with self._lock:
+            opened = self._lent.pop(path, None)
+            try:
+                path.rename(hidden)
+            except FileNotFoundError:
+                if opened is not None:
+                    opened.close()
+                return
+            before, self._spare = self._spare, (hidden, opened)
+        if before is not None:
+            _drop(*before)
 
-    def reuse(self, path: Path) -> BinaryIO | None:
-        """The spare, moved to ``path`` and open; its bytes mean nothing. None if there is none, or if any
+    def reuse(self, path: Path, size: int) -> OpenFile | None:
+        """The spare, moved to ``path`` and open, for ``size`` bytes; its own mean nothing. None if there is none, or if any
         process still has it open or mapped: that one may keep reading what it knows."""
         with self._lock:
-            spare, self._path = self._path, None
+            spare, self._spare = self._spare, None
         if spare is None:
             return None
+        place, opened = spare
         try:
-            file = spare.open("r+b")
-        except OSError:  # somebody has cleared the folder
-            return None
-        try:
+            if opened is None:
+                opened = OpenFile(place.open("r+b"))
             if _LEASE is None:
                 raise OSError("this system does not support file leases")
-            # A write lease is given only on a file that nobody else has open, a mapping included.
-            fcntl.fcntl(file, _LEASE, fcntl.F_WRLCK)
-            fcntl.fcntl(file, _LEASE, fcntl.F_UNLCK)
-            os.rename(spare, path)
-        except OSError:
-            file.close()
-            spare.unlink(missing_ok=True)
+            # A write lease is given only on a file that nobody else has open, a mapping included; ours is of this descriptor.
+            fcntl.fcntl(opened.number, _LEASE, fcntl.F_WRLCK)
+            fcntl.fcntl(opened.number, _LEASE, fcntl.F_UNLCK)
+            os.rename(place, path)
+        except OSError:  # it is in use, or somebody has cleared the folder
+            _drop(place, opened)
             return None
-        return file
+        self._map(opened, size)
+        return opened
+
+    def close(self) -> None:
+        """Close whatever is open; the files are left to the owner of their folder."""
+        with self._lock:
+            self._mapped = False
+            spare, self._spare = self._spare, None
+            lent, self._lent = list(self._lent.values()), {}
+        for opened in [*lent, spare[1] if spare else None]:
+            if opened is not None:
+                opened.close()
+
+    def _map(self, opened: OpenFile, size: int) -> None:
+        if opened.mapping is not None and len(opened.mapping) != size:
+            opened.mapping.close()
+            opened.mapping = None
+        # One of another length has holes once it is resized.
+        if self._mapped and opened.mapping is None and os.fstat(opened.number).st_size == size:
+            with contextlib.suppress(OSError, ValueError):  # a file system without mappings
+                opened.mapping = mmap.mmap(opened.number, size)
+
+
+def _drop(path: Path, opened: OpenFile | None) -> None:
+    if opened is not None:
+        opened.close()
+    path.unlink(missing_ok=True)

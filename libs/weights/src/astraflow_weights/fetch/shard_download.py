@@ -10,6 +10,7 @@ from astraflow_core.types import Manifest, Source
 from astraflow_weights.failures import PublisherFailed
 from astraflow_weights.fetch.client import VersionClient
 from astraflow_weights.fetch.download import Blocks, download
+from astraflow_weights.fetch.recycled_file import OpenFile
 
 MOST_AT_ONCE = 64
 """Sources that one receiver fetches from at the same time."""
@@ -31,7 +32,9 @@ class _Among:
         self._done.add(block)
 
 
-def download_from(client: VersionClient, manifest: Manifest, file: int, done: Blocks) -> None:
+def download_from(
+    client: VersionClient, manifest: Manifest, opened: OpenFile, done: Blocks
+) -> None:
     """:func:`astraflow_weights.fetch.download.download` from the sources of ``client`` at once, of each what it
     serves. One that fails does not keep the others from delivering; then :class:`PublisherFailed` says who
     did not deliver what."""
@@ -39,7 +42,7 @@ def download_from(client: VersionClient, manifest: Manifest, file: int, done: Bl
     def fetch(source: VersionClient, named: Source) -> str:
         wanted = {block for first, last in named.runs for block in range(first, last)}
         try:
-            download(source, manifest, file, _Among(done, wanted))
+            download(source, manifest, opened, _Among(done, wanted))
         except PublisherFailed as error:
             return f"source {named.url} failed: {error}"
         return ""

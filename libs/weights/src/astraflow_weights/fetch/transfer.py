@@ -19,7 +19,7 @@ Piece = tuple[int, int]
 ASKED_AHEAD = 2
 """Pieces asked for and not yet received, per connection."""
 SMALLEST_PIECE = 64 << 10
-LARGEST_PIECE = 8 << 20
+LARGEST_PIECE = 32 << 20
 
 
 class Sink(Protocol):

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import xxhash
 
@@ -30,6 +29,7 @@ from astraflow_plugin_delta.patch import patch
 from astraflow_weights.failures import PublisherFailed
 from astraflow_weights.fetch.client import VersionClient
 from astraflow_weights.fetch.receiver import HttpReceiver
+from astraflow_weights.fetch.recycled_file import OpenFile
 from astraflow_weights.fetch.shard_download import from_each
 
 CACHED_LINKS = 4
@@ -102,7 +102,7 @@ class DeltaReceiver(HttpReceiver):
             self._spares.clear()
             self._cache.clear()
 
-    def open(self, partial: Path, announcement: Announcement) -> BinaryIO:
+    def open(self, partial: Path, announcement: Announcement) -> OpenFile:
         """A released file of the same size, to be patched in place, or a new one."""
         with self._guard:
             spare = self._spares.pop(announcement.policy, None)
@@ -112,7 +112,7 @@ class DeltaReceiver(HttpReceiver):
             return super().open(partial, announcement)
         spare.path.rename(partial)
         self._here.inside = spare
-        return partial.open("r+b")
+        return OpenFile(partial.open("r+b"))
 
     def discard(self, source: WeightSource) -> None:
         """Keep the file to be patched, if it is newer than the one kept and nobody copies from it."""
