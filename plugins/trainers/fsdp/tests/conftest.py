@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for fsdp_cases
-from fsdp_cases import GRPO, SCENARIOS, Rank, long_row, run_scenario, train, weights, write_models
+from fsdp_cases import (
+    GRPO,
+    SCENARIOS,
+    Rank,
+    accumulate_and_apply,
+    long_row,
+    run_scenario,
+    train,
+    weights,
+    write_models,
+)
 from fsdp_launch import RANKS, start_ranks
 
 
@@ -30,6 +40,7 @@ def one(directory: Path) -> dict[str, Any]:
     grpo = rank.algorithm("grpo", GRPO)
     plain = rank.trainer("torch", "qwen3")
     found["long row"] = long_row(rank, "torch")
+    found["gradients"] = accumulate_and_apply(rank, "torch")
     found["one row"] = train(plain, grpo, [5], rows=1)
     found["after one row"] = weights(plain)
     found["through"] = [train(plain, grpo, [6, 7]), weights(plain)]

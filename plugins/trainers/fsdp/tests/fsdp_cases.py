@@ -23,7 +23,13 @@ from transformers import (
 )
 
 from astraflow_core.protocols.algorithm import Algorithm
-from astraflow_core.protocols.trainer import ExportsShards, GivesLogitGradients, Trainer
+from astraflow_core.protocols.trainer import (
+    AccumulatesGradients,
+    AdamWStep,
+    ExportsShards,
+    GivesLogitGradients,
+    Trainer,
+)
 from astraflow_core.types import Batch, ComponentContext, Ranks, RunInfo
 from astraflow_core.types.generation import not_recorded
 from astraflow_testing.conformance.subject import installed
@@ -166,6 +172,21 @@ def train(
     return metrics
 
 
+def accumulate_and_apply(rank: Rank, use: str, **keys: Any) -> dict[str, Any]:
+    """Two steps, each with the gradients of two batches and a look at a third one."""
+    trainer, grpo = rank.trainer(use, "qwen3", **keys), rank.algorithm("grpo", GRPO)
+    driven = cast(AccumulatesGradients, trainer)
+    metrics = []
+    for seed in (20, 30):
+        for backward, batch in zip((True, False, True), range(seed, seed + 3), strict=True):
+            ready = prepared(trainer, grpo, make_batch(batch))
+            metrics.append(driven.accumulate(ready, grpo, 0, backward))
+        metrics.append(driven.apply(AdamWStep(lr=LR, max_grad_norm=0.5)))
+    found = {"metrics": metrics, "weights": weights(trainer)}
+    trainer.close()
+    return found
+
+
 def prepared(trainer: Trainer, algorithm: Algorithm, batch: Batch) -> Batch:
     given: dict[str, Any] = {}
     # The behaviour is close to the policy's, as that of a rollout.
@@ -223,6 +244,13 @@ CONTEXT = {
     EXPERTS_REPLAYED: {},
 }
 """Scenarios of two ranks that share rows, and the keys that they have besides."""
+DRIVEN: list[dict[str, Any]] = [
+    {},
+    {"reduce": "each"},
+    {"tensor_parallel": 2},
+    {"context_parallel": 2},
+]
+"""Keys of two ranks whose gradients a caller adds up."""
 STEPS = 3
 """Of them two warm up."""
 MESHES: list[dict[str, Any]] = [

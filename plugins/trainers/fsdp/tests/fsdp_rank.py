@@ -15,9 +15,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from fsdp_cases import (
     CONTEXT,
+    DRIVEN,
     GRPO,
     SCENARIOS,
     Rank,
+    accumulate_and_apply,
     digest,
     long_row,
     make_batch,
@@ -58,6 +60,8 @@ def main(directory: Path) -> None:
         ran = run_scenario(rank, "fsdp", name, context_parallel=2, **keys)
         found[f"context {name}"] = ran
 
+    for keys in DRIVEN:
+        found[f"gradients {keys}"] = accumulate_and_apply(rank, "fsdp", **keys)
     found["long row"] = long_row(rank, "fsdp", context_parallel=2)
     found["one row"] = train(first, grpo, [5], rows=1)
     found["after one row"] = weights(first)

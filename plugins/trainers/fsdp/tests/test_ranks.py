@@ -11,6 +11,7 @@ import pytest
 import xxhash
 from fsdp_cases import (
     CONTEXT,
+    DRIVEN,
     GRPO,
     LONG,
     MESHES,
@@ -60,6 +61,16 @@ def test_other_ways_to_the_same_steps(
     for found in two:
         same_metrics(found[str(keys)]["metrics"], one["qwen3"]["metrics"])
         same_weights(found[str(keys)]["weights"], one["qwen3"]["weights"], STEPS)
+
+
+@pytest.mark.parametrize("keys", DRIVEN, ids=str)
+def test_gradients_that_a_caller_adds_up_are_those_of_one_rank(
+    keys: dict[str, Any], one: dict[str, Any], two: list[dict[str, Any]]
+) -> None:
+    for found in two:
+        got, expected = found[f"gradients {keys}"], one["gradients"]
+        same_metrics(got["metrics"], expected["metrics"])
+        same_weights(got["weights"], expected["weights"], 2)
 
 
 @pytest.mark.parametrize("name", CONTEXT)

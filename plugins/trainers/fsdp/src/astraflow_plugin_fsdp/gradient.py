@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh
 
 from astraflow_core.protocols.algorithm import Algorithm
 from astraflow_core.types import Batch
-from astraflow_plugin_fsdp import tensor_parallel
 from astraflow_plugin_fsdp.sharding import ShardedLM
 from astraflow_torch_training.gradient import Tally, forward
 from astraflow_torch_training.model import TokenPrediction
@@ -75,13 +73,13 @@ def accumulate(
     parts: Sequence[MicroBatch],
     tally: Tally,
     reduce_each: bool,
-    tensor: DeviceMesh | None,
+    backward: bool = True,
 ) -> Boundary:
-    """Leave in the parameters' ``grad`` this rank's part of the sum of all ranks' gradients.
+    """Add to the parameters' ``grad`` this rank's part of the sum of all ranks' gradients; none without ``backward``.
 
     ``batch`` is the share of this rank, ``parts`` as many micro-batches as every rank has. ``tally`` as for
-    :func:`astraflow_torch_training.gradient.accumulate`, of this rank alone. ``tensor``: the ranks that share the
-    layers.
+    :func:`astraflow_torch_training.gradient.accumulate`, of this rank alone. What the ranks
+    that share layers have of norms and embeddings is not added up.
     """
     boundary = Boundary(model)
     for number, micro in enumerate(parts, 1):
@@ -100,7 +98,6 @@ def accumulate(
                     micro, nothing, 1.0, "entropy" in algorithm.needs, "values" in algorithm.needs
                 )
         with tally.clock("backward_s"):
-            boundary.backward(total)
-    if tensor is not None:
-        tensor_parallel.add_up(model.whole, tensor)
+            if backward:
+                boundary.backward(total)
     return boundary

@@ -21,7 +21,7 @@ def astraflow_trainers() -> list[Component]:
                 {
                     *("entropy", "reference", "proximal", "values", "logit_gradients"),
                     *("checkpoint", "adopt", "async_save", "reshard", "multi_rank", "lora"),
-                    *("sharded_export", "router_replay"),
+                    *("sharded_export", "router_replay", "gradients"),
                 }
             ),
         )

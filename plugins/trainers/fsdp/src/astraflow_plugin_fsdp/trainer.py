@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,8 +16,9 @@ import torch
 
 from astraflow_core.errors import NonFiniteLoss, UserError
 from astraflow_core.protocols.algorithm import Algorithm
+from astraflow_core.protocols.trainer import AdamWStep
 from astraflow_core.types import Batch, ComponentContext, ExportedTensor, TensorSlice
-from astraflow_plugin_fsdp import checkpoint
+from astraflow_plugin_fsdp import checkpoint, tensor_parallel
 from astraflow_plugin_fsdp.config import FsdpConfig
 from astraflow_plugin_fsdp.context_attention import ATTENTION as CONTEXT_ATTENTION
 from astraflow_plugin_fsdp.context_layout import padded
@@ -34,7 +35,7 @@ from astraflow_torch_training.memory import (
     peak_memory_gb,
 )
 from astraflow_torch_training.model import attention_of
-from astraflow_torch_training.optimizer import adamw, clip_gradients
+from astraflow_torch_training.optimizer import adamw, clip_gradients, set_adamw, set_lr
 from astraflow_training.layouts import layout_for
 from astraflow_training.micro_batches import MicroBatch, check_context
 from astraflow_training.schedule import lr_factor
@@ -63,6 +64,7 @@ class FsdpTrainer:
         self._group: RankGroup | None = None
         self._reference: ShardedLM | None = None
         self._critic = False
+        self._reached: tuple[bool, bool] | None = None
         self.weights_kind = "adapter" if config.lora_rank else "full"
         self._last: tuple[Tally, Share, int, bool] | None = None
         self._saving: tuple[concurrent.futures.Future[Any], Path] | None = None
@@ -167,14 +169,60 @@ class FsdpTrainer:
         ``critic_grad_norm`` of a critic of its own, ``padding_fraction`` of the computed tokens, ``forward_s``,
         ``backward_s``, ``optimizer_s``, ``peak_memory_gb``.
         """
+        self._zero_grad()
+        tally, ranks = self._accumulated(batch, algorithm, step)
+        lr = self._config.lr * lr_factor(
+            self._steps,
+            self._total_steps,
+            self._config.schedule,
+            self._config.warmup_steps,
+            self._config.min_lr_ratio,
+        )
+        sums = _added(rank["sums"] for rank in ranks[:: self._joined().alike])
+        with tally.clock("optimizer_s"):
+            norms = self._clip(sums.get("loss", 0.0), self._config.max_grad_norm)
+            set_lr(self._optimizer, lr)
+            self._make_step()
+        return {**self._metrics(sums, tally, ranks, batch), **norms, "lr": lr}
+
+    def accumulate(
+        self, batch: Batch, algorithm: Algorithm, step: int, backward: bool = True
+    ) -> dict[str, float]:
+        """See :class:`astraflow_core.protocols.trainer.AccumulatesGradients`; called on every rank, metrics as those of
+        :meth:`step`."""
+        tally, ranks = self._accumulated(batch, algorithm, step, backward)
+        sums = _added(rank["sums"] for rank in ranks[:: self._joined().alike])
+        self._check_loss(sums.get("loss", 0.0))
+        return self._metrics(sums, tally, ranks, batch)
+
+    def apply(self, settings: AdamWStep) -> dict[str, float]:
+        """See :class:`astraflow_core.protocols.trainer.AccumulatesGradients`; called on every rank."""
+        if self._reached is None:
+            raise ValueError("no gradient is held: accumulate() has not been called since")
+        norms = self._clip(0.0, settings.max_grad_norm)
+        set_adamw(self._optimizer, settings)
+        self._make_step()
+        return {**norms, "lr": settings.lr}
+
+    def restart(self) -> None:
+        """See :class:`astraflow_core.protocols.trainer.AccumulatesGradients`. The reference model stays the initial one."""
+        self._zero_grad()
+        self._optimizer = adamw(self._model, self._config)
+
+    def _accumulated(
+        self, batch: Batch, algorithm: Algorithm, step: int, backward: bool = True
+    ) -> tuple[Tally, list[dict[str, Any]]]:
+        """Adds this rank's part to the gradient that is held; returns its tally, and what each rank says of its own."""
         group = self._joined()
-        self._optimizer.zero_grad(set_to_none=True)
         share, parts = self._cut(batch, batch.loss_mask)
         tally = Tally(group.device)
         reduce_each = self._config.reduce == "each"
-        with self._enough_memory(batch):
+        with (
+            contextlib.nullcontext() if backward else torch.no_grad(),
+            self._enough_memory(batch),
+        ):
             boundary = accumulate(
-                self._model, share.batch, algorithm, step, parts, tally, reduce_each, group.tensor
+                self._model, share.batch, algorithm, step, parts, tally, reduce_each, backward
             )
         ranks = group.tell(
             {
@@ -187,36 +235,30 @@ class FsdpTrainer:
                 "memory": peak_memory_gb(group.device),
             }
         )
-        self._drop_unreached(
-            any(rank["policy"] for rank in ranks), any(rank["critic"] for rank in ranks)
-        )
-        shares = ranks[:: group.alike]
-        sums = _added(rank["sums"] for rank in shares)
-        computed = sum(rank["computed"] for rank in shares)
-        lr = self._config.lr * lr_factor(
-            self._steps,
-            self._total_steps,
-            self._config.schedule,
-            self._config.warmup_steps,
-            self._config.min_lr_ratio,
-        )
-        with tally.clock("optimizer_s"):
-            norms = self._clip(sums.get("loss", 0.0))
-            for parameters in self._optimizer.param_groups:
-                parameters["lr"] = lr * parameters["lr_scale"]
-            with enough_memory_for_state("the optimizer's state"):
-                self._optimizer.step()
-            self._optimizer.zero_grad(set_to_none=True)
-        self._steps += 1
+        if backward:
+            policy, critic = self._reached or (False, False)
+            self._reached = (
+                policy or any(rank["policy"] for rank in ranks),
+                critic or any(rank["critic"] for rank in ranks),
+            )
         self._last = tally, share, len(batch.tokens), "entropy" in algorithm.needs
+        return tally, ranks
+
+    def _metrics(
+        self,
+        sums: Mapping[str, float],
+        tally: Tally,
+        ranks: Sequence[Mapping[str, Any]],
+        batch: Batch,
+    ) -> dict[str, float]:
+        shares = ranks[:: self._joined().alike]
+        computed = sum(rank["computed"] for rank in shares)
         slowest = {
             name: max(rank["seconds"][name] for rank in ranks) for name in ranks[0]["seconds"]
         }
         return {
             "loss": 0.0,
-            **step_metrics(sums, batch),
-            **norms,
-            "lr": lr,
+            **step_metrics(dict(sums), batch),
             "tokens": float(len(batch.tokens)),
             "trained_tokens": float(batch.trained_tokens),
             "padding_fraction": 1 - sum(rank["tokens"] for rank in shares) / max(1, computed)
@@ -289,13 +331,14 @@ class FsdpTrainer:
     def load(self, directory: Path) -> None:
         """See :class:`astraflow_core.protocols.trainer.Trainer`. The reference model stays the initial one."""
         self.finish_save(wait=True)
+        self._zero_grad()
         self._steps = checkpoint.load(directory, self._model.whole, self._optimizer, self._joined())
 
     def adopt(self, model: Path, steps: int) -> None:
         """See :class:`astraflow_core.protocols.trainer.AdoptsWeights`; rank 0 reads, and has the whole model in host
         memory meanwhile. With ``publish_dtype = "bfloat16"`` the weights are the rounded ones."""
         self.finish_save(wait=True)
-        self._optimizer.zero_grad(set_to_none=True)
+        self._zero_grad()
         adopt(self._model.whole, model, self._joined(), self._recipe)
         self._steps = steps
 
@@ -340,25 +383,47 @@ class FsdpTrainer:
         longest = int(batch.lengths.max(initial=0))
         return enough_memory(self._budget, longest, self._joined().contexts)
 
-    def _drop_unreached(self, policy: bool, critic: bool) -> None:
-        """A gradient of zeros would still move the weights by momentum and decay: what no loss reached on any
-        rank has none, as on one rank."""
-        for name, parameter in self._model.whole.named_parameters():
+    def _make_step(self) -> None:
+        with enough_memory_for_state("the optimizer's state"):
+            self._optimizer.step()
+        self._zero_grad()
+        self._steps += 1
+
+    def _zero_grad(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+        self._reached = None
+
+    def _complete_gradient(self) -> None:
+        """Of the ranks that share layers, and without what no loss reached on any rank, as on one: a gradient of zeros would
+        still move those weights by momentum and decay."""
+        whole, tensor = self._model.whole, self._joined().tensor
+        if tensor is not None:
+            tensor_parallel.add_up(whole, tensor)
+        policy, critic = self._reached or (False, False)
+        for name, parameter in whole.named_parameters():
             valued = name.startswith(NOT_PUBLISHED)
             if not (critic if valued else policy or (critic and self._config.critic == "head")):
                 parameter.grad = None
 
-    def _clip(self, loss: float) -> dict[str, float]:
+    def _clip(self, loss: float, largest: float) -> dict[str, float]:
         """Norms of the gradient before it is clipped; raises on every rank before anything is changed."""
+        self._check_loss(loss)
+        self._complete_gradient()
         try:
-            if not math.isfinite(loss):
-                raise NonFiniteLoss(f"the loss is {loss}")
-            return clip_gradients(self._model, self._config.max_grad_norm)
+            return clip_gradients(self._model, largest)
         except NonFiniteLoss as error:
-            self._optimizer.zero_grad(set_to_none=True)
+            self._zero_grad()
             raise NonFiniteLoss(
                 f"optimizer step {self._steps}: {error} (loss {loss}); no step was made"
             ) from error
+
+    def _check_loss(self, loss: float) -> None:
+        """Drop the gradient and raise :class:`NonFiniteLoss` unless the loss, of all ranks, is finite."""
+        if not math.isfinite(loss):
+            self._zero_grad()
+            raise NonFiniteLoss(
+                f"optimizer step {self._steps}: the loss is {loss}; no step was made"
+            )
 
     def _same_vocabulary(self, key: str, folder: Any, model: Any) -> None:
         if model.vocabulary != self._model.vocabulary:
