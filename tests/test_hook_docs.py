@@ -161,8 +161,8 @@ def test_an_example_of_the_lifecycle_does_what_it_says(
 def test_the_example_of_a_model_reference_leaves_other_schemes_alone(site: Any) -> None:
     site.add("mine", f"{block('astraflow_resolve_model')}\nASTRAFLOW_API = (1, 0)\n")
     module = site.catalog().plugin("mine").module
-    assert module.astraflow_resolve_model("shared:qwen", 0, None) == Path("/srv/models/qwen")
-    assert module.astraflow_resolve_model("pypi:qwen", 0, None) is None
+    assert module.astraflow_resolve_model("shared:qwen", 0, None, True) == Path("/srv/models/qwen")
+    assert module.astraflow_resolve_model("pypi:qwen", 0, None, True) is None
     assert ModelResolver(site.catalog())._resolvers[0].name == "mine"
 
 
