@@ -25,8 +25,8 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the file, as docs/security.md has it.
 
     ``by``: what wrote it; the dataflow writes what it did, the pages and the server of agents what they were told to do,
-    before they ask the dataflow and after it, and a pool of RaaS who joined it. Lines of one action have the same ``id``. ``who``: the user, as the request
-    says; ``role`` and ``name``: of the token, or the name of a login of the pages. ``request``: path below the dataflow;
+    before they ask the dataflow and after it, a pool of RaaS who joined it, and a Tinker server who added, ended or deleted
+    what. Lines of one action have the same ``id``. ``who``: the user, as the request says; ``role`` and ``name``: of the token, or the name of a login of the pages. ``request``: path below the dataflow;
     ``asked``: its parameters, or how long they are. ``outcome``: ``asked``, ``done``, ``refused: …`` or ``failed: …``.
     ``time``: seconds since 1970.
     """
@@ -34,7 +34,7 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
     request: str
     outcome: str
     asked: dict[str, Any] | str = {}
-    by: Literal["dataflow", "pages", "mcp", "pool"] = "dataflow"
+    by: Literal["dataflow", "pages", "mcp", "pool", "tinker"] = "dataflow"
     id: str = ""
     who: str = ""
     role: str = ""

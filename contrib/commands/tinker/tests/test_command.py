@@ -42,7 +42,7 @@ def run_file(folder: Path, trainer: str = "torch", engine: str = "torch") -> str
 @pytest.mark.parametrize(
     ("trainer", "engine", "said"),
     [
-        ("fsdp", "torch", "trainer 'fsdp' lacks the capability gradients"),
+        ("megatron", "torch", "trainer 'megatron' lacks the capability gradients"),
         ("torch", "astraflow_testing.table:TableEngine", "lacks the capability"),
     ],
 )

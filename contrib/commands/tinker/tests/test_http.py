@@ -17,10 +17,11 @@ from tinker_cases import service
 
 from astraflow_contrib_tinker.routes.bodies import MOST_METADATA
 from astraflow_contrib_tinker.routes.training import MOST_BODY_BYTES
-from astraflow_contrib_tinker.service import Service
+from astraflow_contrib_tinker.service import IDLE_S, Service
 from astraflow_contrib_tinker.serving import API, tinker_app
 from astraflow_contrib_tinker.wire import protobuf
 from astraflow_contrib_tinker.work.store import Saved
+from astraflow_runtime.audit_log import read_audit
 
 KEY = "tml-secret"
 
@@ -274,6 +275,37 @@ def test_a_model_leaves_while_the_server_runs(
     assert not model.kept.folder.exists()
     assert client.delete(f"training_runs/{model.id}").status_code == 404
     assert "there is no model" in post(client, "save_weights", body).json()["error"]
+
+
+def test_who_ended_or_deleted_what_is_in_the_audit_log(client: TestClient, found: Service) -> None:
+    one = session(client)
+    model = found.create_model(found.sessions[one], 0, 0, 1, {}).id
+    found.create_model(found.sessions[one], 1, 0, 1, {})
+    folder = found.store.begin(model, "weights", "a", False)
+    found.store.finish(folder, Saved(model, "weights", "a", "test/tiny", 0, 1, 0.0, 0, 0, ""))
+    checkpoint = f"training_runs/{model}/checkpoints/weights/a"
+    client.put(f"{checkpoint}/ttl", json={"ttl_seconds": 3600})
+    client.delete(checkpoint)
+    client.delete(checkpoint)
+    client.delete(f"training_runs/{model}")
+    post(client, f"sessions/{one}/finish", {})
+    two = session(client)
+    found.create_model(found.sessions[two], 0, 0, 1, {})
+    found.sessions[two].seen -= 2 * IDLE_S
+    found.end_idle()
+    lines = read_audit(found.store.directory)[::-1]
+    what = {"model": model, "kind": "weights", "name": "a"}
+    assert [(line.request, line.asked) for line in lines] == [
+        ("PUT ttl", {**what, "ttl_seconds": 3600}),
+        ("DELETE checkpoints", what),
+        ("DELETE checkpoints", what),
+        ("DELETE training_runs", {"model": model}),
+        ("finish", {"session": one, "models": [f"{one}:train:1"]}),
+        ("no heartbeat", {"session": two, "models": [f"{two}:train:0"]}),
+    ]
+    assert lines[2].outcome.startswith("refused: ")
+    assert {line.outcome for line in (*lines[:2], *lines[3:])} == {"done"}
+    assert {line.by for line in lines} == {"tinker"}
 
 
 def test_a_sample_that_nobody_waits_for_is_cancelled(client: TestClient, found: Service) -> None:

@@ -13,6 +13,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from astraflow_contrib_tinker.audit import ServerAudit
 from astraflow_contrib_tinker.sessions import ClientSampler, ClientSession
 from astraflow_contrib_tinker.wire.datums import GradientRequest
 from astraflow_contrib_tinker.wire.results import Result
@@ -54,7 +55,7 @@ class Service:
         keys: Mapping[str, ClientKey] | None = None,
     ) -> None:
         self.base, self.store, self.promises = base, store, Promises()
-        self.links = Links(store)
+        self.links, self.audit = Links(store), ServerAudit(store.directory)
         self.keep_every, self._keys = keep_every, dict(keys or {})
         self.promises.most_of = {name: key.requests for name, key in self._keys.items()}
         self.usage: defaultdict[str, Usage] = defaultdict(Usage)
@@ -198,6 +199,8 @@ class Service:
                     shutil.rmtree(model.kept.folder, ignore_errors=True)
                 raise
             model.order.start()
+            if new:
+                self.audit.note("create_model", model=model.id, state=load and load[0])
             return told
 
         promise = self.promises.make(model.session, id=f"{model.id}:0")
@@ -366,6 +369,8 @@ class Service:
         """End the sessions of clients that have disappeared."""
         oldest = time.monotonic() - IDLE_S
         for session in [s for s in self.sessions.values() if s.seen < oldest]:
+            if session.models:
+                self.audit.note("no heartbeat", session=session.id, models=list(session.models))
             self.end(session)
 
     async def close(self) -> None:

@@ -59,7 +59,8 @@ def run_routes(service: Service) -> APIRouter:
     @routes.delete("/training_runs/{id}")
     async def remove(id: str) -> dict[str, Any]:
         """Not of Tinker, whose models end with their session."""
-        await service.remove_model(id)
+        with service.audit.noted("DELETE training_runs", model=id):
+            await service.remove_model(id)
         return {}
 
     @routes.get("/training_runs/{id}/checkpoints")
@@ -76,13 +77,15 @@ def run_routes(service: Service) -> APIRouter:
 
     @routes.delete("/training_runs/{id}/checkpoints/{kind}/{name}")
     async def delete(id: str, kind: str, name: str) -> dict[str, Any]:
-        service.store.remove(id, _kind(kind), name)
+        with service.audit.noted("DELETE checkpoints", model=id, kind=kind, name=name):
+            service.store.remove(id, _kind(kind), name)
         return {}
 
     @routes.put("/training_runs/{id}/checkpoints/{kind}/{name}/ttl")
     async def expire(id: str, kind: str, name: str, request: Request) -> dict[str, Any]:
         seconds = (await read(request, _Expire)).ttl_seconds
-        service.store.expire(id, _kind(kind), name, seconds)
+        with service.audit.noted("PUT ttl", model=id, kind=kind, name=name, ttl_seconds=seconds):
+            service.store.expire(id, _kind(kind), name, seconds)
         return {}
 
     @routes.get("/training_runs/{id}/checkpoints/external_weights/{name}/external_weights_urls")

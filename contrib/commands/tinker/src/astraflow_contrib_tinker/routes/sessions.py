@@ -82,7 +82,10 @@ def session_routes(service: Service) -> APIRouter:
 
     @routes.post("/sessions/{id}/finish")
     async def finish(id: str) -> dict[str, Any]:
-        service.end(service.session(id))
+        session = service.session(id)
+        if session.models:
+            service.audit.note("finish", session=id, models=list(session.models))
+        service.end(session)
         return {}
 
     @routes.get("/sessions/{id}")
