@@ -14,11 +14,19 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 
 from astraflow_core.errors import WeightsError
 from astraflow_core.protocols.engine import PauseMode
-from astraflow_core.types import ComponentContext, GenerateRequest, GenerateResult, WeightSource
+from astraflow_core.types import (
+    ComponentContext,
+    GenerateRequest,
+    GenerateResult,
+    Images,
+    ImageSpan,
+    WeightSource,
+)
 from astraflow_plugin_torch_engine import manifest
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.engine import TorchEngine
@@ -271,22 +279,34 @@ class TestShortContext(Examination):
     engine = ShortContext
 
 
-class ShiftedScore(TorchEngine):
-    async def score(self, tokens: np.ndarray) -> np.ndarray:
-        return np.append((await super().score(tokens))[1:], np.float32(0))
+class TorchExamination(EngineConformance):
+    """The suite on what ``torch_engine`` names, a variant of the engine ``torch``."""
 
+    __test__ = False
+    torch_engine: type[TorchEngine] = TorchEngine
 
-class TestShiftedScore(EngineConformance):
-    wrong = "score() gives each token the log-prob of the next one"
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__test__ = True
 
     @pytest.fixture
     def component(self) -> Subject:
         (declared,) = manifest.astraflow_engines()
 
-        def build(context: ComponentContext) -> ShiftedScore:
-            return ShiftedScore(TorchEngineConfig(device="cpu"), context)
+        def build(context: ComponentContext) -> TorchEngine:
+            return self.torch_engine(TorchEngineConfig(device="cpu"), context)
 
-        return Subject({"ShiftedScore": build}, declared.capabilities)
+        return Subject({self.torch_engine.__name__: build}, declared.capabilities)
+
+
+class ShiftedScore(TorchEngine):
+    async def score(self, tokens: np.ndarray) -> np.ndarray:
+        return np.append((await super().score(tokens))[1:], np.float32(0))
+
+
+class TestShiftedScore(TorchExamination):
+    wrong = "score() gives each token the log-prob of the next one"
+    torch_engine = ShiftedScore
 
 
 class ShiftedExperts(TorchEngine):
@@ -296,18 +316,10 @@ class ShiftedExperts(TorchEngine):
         return result if routed is None else replace(result, routed_experts=np.roll(routed, 1, 0))
 
 
-class TestShiftedExperts(EngineConformance):
+class TestShiftedExperts(TorchExamination):
     wrong = "the experts of a token are those of the token before it"
     caught_by = "test_routed_experts_are_those_of_every_token_read"
-
-    @pytest.fixture
-    def component(self) -> Subject:
-        (declared,) = manifest.astraflow_engines()
-
-        def build(context: ComponentContext) -> ShiftedExperts:
-            return ShiftedExperts(TorchEngineConfig(device="cpu"), context)
-
-        return Subject({"ShiftedExperts": build}, declared.capabilities)
+    torch_engine = ShiftedExperts
 
 
 class NewestAdapter(TorchEngine):
@@ -320,18 +332,10 @@ class NewestAdapter(TorchEngine):
         return await super().generate(named)
 
 
-class TestNewestAdapter(EngineConformance):
+class TestNewestAdapter(TorchExamination):
     wrong = "every request is sampled with the adapter that was loaded last"
     caught_by = "test_adapters_live_side_by_side"
-
-    @pytest.fixture
-    def component(self) -> Subject:
-        (declared,) = manifest.astraflow_engines()
-
-        def build(context: ComponentContext) -> NewestAdapter:
-            return NewestAdapter(TorchEngineConfig(device="cpu"), context)
-
-        return Subject({"NewestAdapter": build}, declared.capabilities)
+    torch_engine = NewestAdapter
 
 
 class OwnVersion(TorchEngine):
@@ -340,18 +344,72 @@ class OwnVersion(TorchEngine):
         return replace(result, versions=np.zeros_like(result.versions))
 
 
-class TestOwnVersion(EngineConformance):
+class TestOwnVersion(TorchExamination):
     wrong = "tokens sampled with an adapter carry the version of its base"
     caught_by = "test_adapters_live_side_by_side"
+    torch_engine = OwnVersion
 
-    @pytest.fixture
-    def component(self) -> Subject:
-        (declared,) = manifest.astraflow_engines()
 
-        def build(context: ComponentContext) -> OwnVersion:
-            return OwnVersion(TorchEngineConfig(device="cpu"), context)
+class BlindEngine(TorchEngine):
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        return await super().generate(replace(request, images=()))
 
-        return Subject({"OwnVersion": build}, declared.capabilities)
+
+class TestBlindEngine(TorchExamination):
+    wrong = "images are ignored: placeholders are read as tokens"
+    caught_by = "test_images_are_read_at_their_placeholders"
+    torch_engine = BlindEngine
+
+
+class SameTokensSameImages(TorchEngine):
+    """As a prefix cache whose keys are tokens alone."""
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        first: dict[bytes, Images] = self.__dict__.setdefault("first", {})
+        images = first.setdefault(request.prompt.tobytes(), request.images)
+        return await super().generate(replace(request, images=images))
+
+
+class TestSameTokensSameImages(TorchExamination):
+    wrong = "a request sees the images of an earlier one with the same tokens"
+    caught_by = "test_images_are_read_at_their_placeholders"
+    torch_engine = SameTokensSameImages
+
+
+class AnyPlaceholders(TorchEngine):
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        try:
+            return await super().generate(request)
+        except ValueError:
+            return await super().generate(replace(request, images=()))
+
+
+class TestAnyPlaceholders(TorchExamination):
+    wrong = "an image with a placeholder too few is taken, and left out"
+    caught_by = "test_images_that_do_not_fit_are_refused"
+    torch_engine = AnyPlaceholders
+
+
+class EarlierFeatures(TorchEngine):
+    async def start(self, model: Path) -> None:
+        await super().start(model)
+        encoder, kept = self._loop.model.images, dict[str, torch.Tensor]()
+        if encoder is None:
+            return
+        made = encoder.features
+
+        def features(images: Sequence[ImageSpan]) -> dict[str, torch.Tensor]:
+            if missing := [image for image in images if image.digest not in kept]:
+                kept.update(made(missing))
+            return {image.digest: kept[image.digest] for image in images}
+
+        encoder.features = features  # type: ignore[assignment, method-assign]
+
+
+class TestEarlierFeatures(TorchExamination):
+    wrong = "what the vision tower made of an image is kept when its weights change"
+    caught_by = "test_new_weights_read_images_anew"
+    torch_engine = EarlierFeatures
 
 
 class TestUnshownClaim(Examination):

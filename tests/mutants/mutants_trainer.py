@@ -1,7 +1,4 @@
-"""Trainers that each do one thing wrong; the suite for trainers has to fail them all.
-
-All are the trainer ``torch`` with one realistic mistake.
-"""
+"""Trainers that each do one thing wrong, all ``torch`` but for that; the suite for trainers has to fail them all."""
 
 from __future__ import annotations
 
@@ -40,12 +37,11 @@ class Examination(TrainerConformance):
     __test__ = False
     wrong = ""
     trainer: type[TorchTrainer] = TorchTrainer
-
     more: frozenset[str] = frozenset()
-    own_tests: ClassVar[dict[str, str]] = {"lora": "test_adapters", "images": "test_adapters"}
+    own_tests: ClassVar[dict[str, str]] = {"lora": "test_adapters"}
 
     def test_adapters(self, rig: TrainerRig) -> None:
-        """The trainer's own tests show them, and images; none of the mistakes here is about either."""
+        """The trainer's own tests show them; none of the mistakes here is about them."""
         assert rig.build().weights_kind == "full"  # type: ignore[attr-defined]
 
     def __init_subclass__(cls) -> None:
@@ -243,10 +239,7 @@ class TestPoisonedOptimizer(Examination):
 class LostGradient(TorchTrainer):
     def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
         half = batch.take(np.arange(len(batch) // 2))
-        return {
-            **super().step(half, algorithm, step),
-            "tokens": float(len(batch.tokens)),
-        }
+        return super().step(half, algorithm, step) | {"tokens": float(len(batch.tokens))}
 
 
 class TestLostGradient(Examination):
@@ -409,6 +402,30 @@ class TestEveryExpert(Examination):
     wrong = "numbers of experts that the model has not are taken for others"
     caught_by = "test_experts_of_another_model_are_refused"
     trainer = EveryExpert
+
+
+class OtherRowsImages(TorchTrainer):
+    def logprobs(self, batch: Batch, model: Literal["current", "reference"]) -> Any:
+        pairs = zip(batch.images, batch.images[::-1], strict=True)
+        swapped = tuple(replace(other, start=image.start) for image, other in pairs)
+        return super().logprobs(replace(batch, images=swapped), model)
+
+
+class TestOtherRowsImages(Examination):
+    wrong = "a row sees the images of another"
+    caught_by = "test_images_are_read_at_their_placeholders"
+    trainer = OtherRowsImages
+
+
+class BlindStep(TorchTrainer):
+    def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
+        return super().step(replace(batch, images=()), algorithm, step)
+
+
+class TestBlindStep(Examination):
+    wrong = "images are read for log-probs, and not in a step"
+    caught_by = "test_images_are_read_at_their_placeholders"
+    trainer = BlindStep
 
 
 class RawGradients(TorchTrainer):

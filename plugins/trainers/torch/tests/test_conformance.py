@@ -3,17 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 
-from astraflow_core.types import Batch
-from astraflow_core.types.columns import zeros
 from astraflow_testing.conformance._models.adopt_tests import adopts_adapters
 from astraflow_testing.conformance._models.trainer_rig import TrainerRig, exported, train
 from astraflow_testing.conformance.trainer import Subject, TrainerConformance, installed
-from astraflow_testing.images.pictures import picture, prompt, write_picture_model
-from astraflow_wire.column_table import batch_columns
-from astraflow_wire.images.model import ImageModel
 
 KEYS: dict[str, Any] = {
     "device": "cpu",
@@ -31,24 +25,11 @@ CUTS: tuple[dict[str, Any], ...] = (
 
 
 class TestTorchTrainer(TrainerConformance):
-    own_tests: ClassVar[dict[str, str]] = {"lora": "test_adapters", "images": "test_images"}
+    own_tests: ClassVar[dict[str, str]] = {"lora": "test_adapters"}
 
     @pytest.fixture
     def component(self) -> Subject:
         return installed("trainer", "torch", KEYS, *({**KEYS, **cut} for cut in CUTS))
-
-    def test_images(self, build: Any, tmp_path: Path) -> None:
-        """More of them is in test_images.py."""
-        folder = write_picture_model(tmp_path / "pictured")
-        model, trainer = ImageModel.of(folder), build(folder, frozenset())
-        seen = []
-        for data in (picture(1), picture(2)):
-            tokens, images = prompt(model, [3], data, [5, 6])
-            columns = zeros(batch_columns(False, False), 1, len(tokens))
-            given = columns | {"lengths": np.array([len(tokens)], np.int32), "tokens": tokens}
-            batch = Batch(id="b", policy="p", version=0, images=images, **given)
-            seen.append(trainer.logprobs(batch, "current"))
-        assert (seen[0][-2:] != seen[1][-2:]).all() and seen[0][1] == seen[1][1]
 
     def test_adapters(self, model: Path, tmp_path: Path) -> None:
         """More of them is in test_lora.py."""

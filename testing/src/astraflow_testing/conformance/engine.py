@@ -32,6 +32,7 @@ from astraflow_testing.conformance._models.engine_rig import (
     surprise,
 )
 from astraflow_testing.conformance._models.engine_routing_tests import EngineRoutingTests
+from astraflow_testing.conformance._models.images.engine_image_tests import EngineImageTests
 from astraflow_testing.conformance.subject import Conformance, Subject, installed
 from astraflow_tiny_model.folder import write_tiny_model
 
@@ -49,7 +50,9 @@ SAMPLINGS = {
 HEALTH = ("running", "waiting", "version", "tokens_generated", "prompt_tokens", "decode_seconds")
 
 
-class EngineConformance(Conformance, Claims, ControlTests, EngineRoutingTests, EngineAdapterTests):
+class EngineConformance(
+    Conformance, Claims, ControlTests, EngineRoutingTests, EngineAdapterTests, EngineImageTests
+):
     """Inherit this and give the fixture ``component``::
 
         class TestMyEngine(EngineConformance):

@@ -16,6 +16,7 @@ from astraflow_core.protocols.trainer import SavesLater, Sleeps
 from astraflow_testing.conformance._checks import Claims, assert_whole, capability
 from astraflow_testing.conformance._models.adopt_tests import AdoptTests
 from astraflow_testing.conformance._models.gradient_tests import GradientTests
+from astraflow_testing.conformance._models.images.trainer_image_tests import TrainerImageTests
 from astraflow_testing.conformance._models.per_token_tests import PerTokenTests
 from astraflow_testing.conformance._models.sharded_export_tests import ShardedExportTests
 from astraflow_testing.conformance._models.trainer_checks import close_to, loss_inputs
@@ -52,6 +53,7 @@ class TrainerConformance(
     AdoptTests,
     TrainerRoutingTests,
     PerTokenTests,
+    TrainerImageTests,
 ):
     """Inherit this and give the fixture ``component``::
 
@@ -177,7 +179,7 @@ class TrainerConformance(
     def test_the_update_does_not_depend_on_how_a_mini_batch_is_cut(self, rig: TrainerRig) -> None:
         if len(rig.variants) < 2:
             pytest.skip("it has no micro-batches")
-        trainer = rig.build()
+        trainer, demanded = rig.build(), "the gradient is that of the whole mini-batch however cut"
         before, metrics, after = exported(trainer), train(trainer, range(2)), exported(trainer)
         for variant in rig.variants[1:]:
             other = rig.build(variant)
@@ -186,14 +188,10 @@ class TrainerConformance(
                     DEMANDS.that(
                         math.isclose(one[key], two[key], rel_tol=1e-3, abs_tol=1e-6),
                         f"{key} is {one[key]:.6g} in one cut and {two[key]:.6g} with {variant}",
-                        "the gradient is that of the whole mini-batch however it is cut",
+                        demanded,
                     )
             same, words = same_update(before, after, exported(other), 0.02)
-            DEMANDS.that(
-                same,
-                f"{words} with {variant}",
-                "the gradient is that of the whole mini-batch however it is cut",
-            )
+            DEMANDS.that(same, f"{words} with {variant}", demanded)
 
     def test_the_order_of_rows_does_not_matter(self, rig: TrainerRig) -> None:
         one, other, algorithm = rig.build(), rig.build(), PolicyGradient()

@@ -14,6 +14,7 @@ from astraflow_core.protocols.engine import Engine
 from astraflow_core.types import (
     GenerateRequest,
     GenerateResult,
+    Images,
     LogprobSemantics,
     Sampling,
     WeightSource,
@@ -49,6 +50,7 @@ class Served:
         pinned_version: int | None = None,
         routing: bool = False,
         adapter: str = "",
+        images: Images = (),
     ) -> Request:
         """Start a request of its own id; its coroutine has run to its first wait when this is awaited."""
         request = GenerateRequest(
@@ -58,6 +60,7 @@ class Served:
             pinned_version=pinned_version,
             routing=routing,
             adapter=adapter,
+            images=images,
         )
         self._launched.append(
             Request(request, asyncio.ensure_future(self.engine.generate(request)))

@@ -8,7 +8,7 @@ added up with their probabilities, normalised to 1.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +23,8 @@ from astraflow_tiny_model.folder import write_tiny_model
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int32]
-_Cache = dict[str, tuple[Floats, Floats]]
+KeysAndValues = dict[str, tuple[Floats, Floats]]
+"""Layer → those of all tokens so far."""
 _QUERIES = 32
 """Tokens whose scores are computed together: an array of four megabytes costs ten times as much to allocate."""
 
@@ -63,15 +64,13 @@ def logits(
     parts before it. ``folder`` holds the ``config.json``.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    cache: _Cache = {}
-    return np.concatenate(
-        [
-            _forward(
-                config, _load(file, file.stat().st_mtime_ns), ids, cache, experts or ExpertChoice()
-            )
-            for file, ids in parts
-        ]
-    )
+    cache: KeysAndValues = {}
+    found = []
+    for file, ids in parts:
+        weights = load_floats(file)
+        inputs = weights["model.embed_tokens.weight"][ids]
+        found.append(embedded_logits(config, weights, inputs, cache, experts or ExpertChoice()))
+    return np.concatenate(found)
 
 
 def log_softmax(values: Floats) -> Floats:
@@ -80,18 +79,25 @@ def log_softmax(values: Floats) -> Floats:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)), dtype=np.float64)
 
 
+def load_floats(file: Path) -> Mapping[str, Floats]:
+    """The tensors of a safetensors file, read once until it changes."""
+    return _load(file, file.stat().st_mtime_ns)
+
+
 @lru_cache(maxsize=8)
 def _load(file: Path, changed_ns: int) -> dict[str, Floats]:
     return read_floats(file)
 
 
-def _forward(
+def embedded_logits(
     config: dict[str, Any],
-    weights: dict[str, Floats],
-    ids: Ids,
-    cache: _Cache,
+    weights: Mapping[str, Floats],
+    x: Floats,
+    cache: KeysAndValues,
     experts: ExpertChoice,
 ) -> Floats:
+    """Logits float64 ``[N, V]`` after each of the inputs ``x`` ``[N, hidden]``, which follow those of the ``cache``."""
+    count = len(x)
     eps, size = config["rms_norm_eps"], config["head_dim"]
 
     def norm(x: Floats, name: str) -> Floats:
@@ -101,14 +107,13 @@ def _forward(
     def linear(x: Floats, name: str) -> Floats:
         return np.asarray(x @ weights[f"{name}.weight"].T)
 
-    x = weights["model.embed_tokens.weight"][ids]
     for number in range(config["num_hidden_layers"]):
         layer = f"model.layers.{number}"
         h = norm(x, f"{layer}.input_layernorm")
 
         def heads(name: str, h: Floats = h, layer: str = layer) -> Floats:
             projected = linear(h, f"{layer}.self_attn.{name}_proj")
-            return projected.reshape(len(ids), -1, size).swapaxes(0, 1)
+            return projected.reshape(count, -1, size).swapaxes(0, 1)
 
         old_keys, old_values = cache.get(layer, (np.zeros((1, 0, size)), np.zeros((1, 0, size))))
         start = old_keys.shape[1]

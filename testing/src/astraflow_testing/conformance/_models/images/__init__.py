@@ -1,0 +1,1 @@
+"""What engines and trainers promise that read images."""
