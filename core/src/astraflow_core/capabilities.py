@@ -35,7 +35,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "sleep": "moves its state to host memory while engines use the shared devices",
         "sharded_export": "each rank exports the tensor rows that it holds",
         "lora": "trains adapters",
-        "gradients": "adds up gradients of batches and makes optimizer steps when it is told",
+        "gradients": "accumulates gradients of batches and makes optimizer steps on request",
         "router_replay": "imposes the experts recorded while sampling on the model that it trains",
         "images": "trains on sequences with images",
     },

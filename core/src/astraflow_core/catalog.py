@@ -81,7 +81,7 @@ class Selected:
         return checked
 
     def build(self, config: BaseModel | None, context: ComponentContext) -> Any:
-        """Call the component's factory; a reward that is a function of a view is there already."""
+        """Call the component's factory; a reward that is a function of a view needs no call."""
         factory = self.load(self.component.target)
         if self.kind is Kind.REWARD and is_reward_function(factory):
             return factory
@@ -129,7 +129,7 @@ class Catalog:
         """The catalog of what is installed; scanned once per process for the same arguments.
 
         Plugins in ``disable`` (also: environment ``ASTRAFLOW_DISABLE_PLUGINS``) and, if ``only`` is given,
-        those not in it are never imported; the runtime's plugin always is there.
+        those not in it are never imported; the runtime's plugin is always included.
         """
         return _discover(
             tuple(sys.path),
@@ -271,7 +271,7 @@ class Catalog:
 
     def _remedy(self, kind: Kind, use: str, names: list[str]) -> Iterator[str]:
         """What to do about a name: install what provides it, or write it otherwise. Names of distributions are
-        never guessed: on an index anybody could own them."""
+        never guessed: on an index anyone could own them."""
         published, how = index().components, index().how_to_install
         of_kind = published.get(kind, {})
         if use in of_kind:

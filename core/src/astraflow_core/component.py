@@ -11,7 +11,7 @@ from typing import Any
 from astraflow_core.errors import PluginError
 
 API_VERSION = (1, 0)
-"""Plugin API of this core: a plugin loads if its major is equal and its minor not above."""
+"""Plugin API of this core: a plugin loads if its major version is equal and its minor version not higher."""
 
 
 class Kind(StrEnum):

@@ -1,4 +1,4 @@
-"""Errors meant to be read by a person: who is at fault, what was expected, what to do next."""
+"""Errors written for people: what is at fault, what was expected, what to do next."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PluginError(UserError):
 
 
 class VersionSkew(PluginError):
-    """A process of a run has another version of a distribution than the run began with."""
+    """A process of a run has a different version of a distribution than the run started with."""
 
 
 class PreflightError(UserError):
@@ -47,7 +47,7 @@ class PromptError(UserError):
 
 
 class RunFailed(AstraFlowError):
-    """A run that started and could not reach its end."""
+    """A run that started and did not finish."""
 
 
 class WorkflowError(AstraFlowError):
@@ -55,7 +55,7 @@ class WorkflowError(AstraFlowError):
 
 
 class EnvironmentFailed(WorkflowError):
-    """An environment could not go on: nobody earned anything. ``kind`` says in one word what to count it by, such as
+    """An environment could not continue, so its episode has no reward. ``kind`` is the word by which it is counted, such as
     ``"timeout"`` or ``"network"``: lower-case letters, digits and underscores; ``reason`` is for a person."""
 
     def __init__(self, kind: str, reason: str) -> None:
@@ -80,8 +80,8 @@ class WrongVersion(AstraFlowError):
 
 
 class EngineLost(AstraFlowError):
-    """An engine can no longer serve, for good: its backend died, hangs or holds nobody knows what. Its
-    host ends and is started again."""
+    """An engine can no longer serve, for good: its backend died, hangs or is in an unknown state. Its
+    host is restarted."""
 
 
 class WireError(AstraFlowError):
@@ -97,14 +97,14 @@ class Refused(AstraFlowError):
 
 
 class RaasRefused(Refused):
-    """The dataflow does not take this RaaS in, or another process has its name: to start it again is no help."""
+    """The dataflow does not admit this RaaS, or another process has its name: restarting it would not help."""
 
     exit_code = 3
 
 
 class DeadlineExceeded(AstraFlowError):
-    """A wait reached its deadline: names the one waited for, the reason and the seconds. ``had_no_room``: before, that
-    one said that it waits for disk space on a full disk, which no deadline counts."""
+    """A wait reached its deadline: names what it waited for, the reason and the seconds. ``had_no_room``: the awaited service
+    had reported that it waits for disk space, and that time does not count towards a deadline."""
 
     def __init__(
         self, waited_for: str, what: str, seconds: float, had_no_room: bool = False

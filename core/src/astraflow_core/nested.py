@@ -1,4 +1,4 @@
-"""Building the components that a component is made of."""
+"""Builds the components that are part of another component."""
 
 from __future__ import annotations
 

@@ -6,6 +6,6 @@ import xxhash
 
 
 def derive_seed(seed: int, *names: str | int) -> int:
-    """A 63-bit seed for whatever ``names`` identifies (role, policy, replica …); stable for ever."""
+    """A 63-bit seed for whatever ``names`` identifies (role, policy, replica …); it never changes."""
     text = "\x1f".join([str(seed), *map(str, names)])
     return xxhash.xxh3_64_intdigest(text.encode()) >> 1

@@ -1,4 +1,4 @@
-"""“Did you mean …?” for every name that a person can mistype."""
+"""“Did you mean …?” for every name that a user can mistype."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ def test_a_component_cannot_take_a_key_of_the_core(
         },
     )
     (found,) = problems(run_file, site, "policies.solver.trainer.use=greedy")
-    assert "keys of its own named ranks" in found
+    assert "cannot define keys named ranks" in found
 
 
 def test_values_show_the_defaults_of_components(site: Any, run_file: Path) -> None:

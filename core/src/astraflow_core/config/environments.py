@@ -1,4 +1,4 @@
-"""Interpreters of their own for roles whose backend cannot share ours: where they are, what they need."""
+"""Separate interpreters for roles whose backend cannot share ours: where they are, what they need."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class PythonEnvironment:
     raises :class:`astraflow_core.errors.UserError` for an extra that it does not know. A plugin without
     a factory needs its ``[runtime]`` extra and nothing else.
 
-    ``extra`` is installed; ``constraints`` are files of versions that were proved together; the
-    distributions ``remove`` are taken out again, because they break the backend on this kind of
+    ``extra`` is installed; ``constraints`` are files of versions that were tested together; the
+    distributions in ``remove`` are uninstalled again, because they break the backend on this kind of
     machine; last, ``finish`` is run there, as ``python -m MODULE``.
     """
 
@@ -36,7 +36,7 @@ class PythonEnvironment:
 
 
 def cache_folder() -> Path:
-    """What can be fetched or made again: ``ASTRAFLOW_CACHE``, else the user's cache folder."""
+    """The folder of what can be downloaded or created again: ``ASTRAFLOW_CACHE``, else the user's cache folder."""
     given = os.environ.get("ASTRAFLOW_CACHE")
     if given:
         return Path(given).expanduser().absolute()
@@ -45,13 +45,13 @@ def cache_folder() -> Path:
 
 
 def environments_folder() -> Path:
-    """Where ``astraflow env create`` makes environments: ``ASTRAFLOW_ENVIRONMENTS``, else in the cache."""
+    """Where ``astraflow env create`` creates environments: ``ASTRAFLOW_ENVIRONMENTS``, else in the cache."""
     given = os.environ.get("ASTRAFLOW_ENVIRONMENTS")
     return Path(given).expanduser().absolute() if given else cache_folder() / "envs"
 
 
 def environment_folder(name: str) -> Path:
-    """The folder of the environment ``name``; raises :class:`ValueError` for a name that is none."""
+    """The folder of the environment ``name``; raises :class:`ValueError` for an invalid name."""
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"{name!r} is not a name for an environment: letters, digits, '.', '_' and '-', a letter or "
@@ -66,8 +66,8 @@ def interpreter_in(folder: Path) -> Path:
 
 
 def interpreter(python: str) -> str:
-    """``python`` of a role's table as a path or command: ``env:NAME`` is the environment of that name,
-    whether it has been made yet or not."""
+    """``python`` of a role's table as a path or command: ``env:NAME`` is the environment of that
+    name, whether or not it exists yet."""
     if not python.startswith(SCHEME):
         return python
     return str(interpreter_in(environment_folder(python.removeprefix(SCHEME))))

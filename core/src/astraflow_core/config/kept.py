@@ -1,4 +1,4 @@
-"""The tables of what a run keeps to continue from."""
+"""The tables of the state that a run keeps in order to resume."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ AT_START = frozenset(sys.path)
 class LoadedConfig:
     """A validated run. ``origins`` maps the dotted path of each value that was set to its file or
     ``"--set"`` (what is absent has its default); ``components`` maps the path of each component table to
-    what it selected and its validated keys. ``notes``: what was chosen in the user's place, and why, and what
+    what it selected and its validated keys. ``notes``: what was chosen automatically, and why, and what
     comes from a base file where that is easily overlooked. ``label`` names the file in errors, empty if there is none."""
 
     config: RunConfig
@@ -52,7 +52,7 @@ def read_config(
     *,
     workflow_given: bool = False,
 ) -> LoadedConfig:
-    """Read and override a run, and validate each of its tables by itself; a transport may still be ``"auto"``.
+    """Read and override a run, and validate each of its tables on its own; a transport may still be ``"auto"``.
 
     ``source`` is a TOML file or the same as a mapping (the Python API). ``overrides`` are texts
     ``"a.b.c=VALUE"``. Relative paths (keys of components whose type is a path, ``python``, and a ``model``
@@ -97,8 +97,8 @@ def read_config(
 
 def _make_importable(layers: Layers, run_directory: Path | None) -> None:
     """Put the folders of a run's own modules (``use = "module:attr"``, ``[rollouts] redact``), those of the files that name
-    them, behind all others on ``sys.path``, where they hide nothing. ``run_directory``: of a run that has begun, which
-    knows where it found them."""
+    them, at the end of ``sys.path``, where they shadow nothing. ``run_directory``: of a run that has started, which
+    recorded where it found them."""
     folders = module_folders(read_plugins(run_directory)) if run_directory is not None else []
     tables = [(place.path, place.table) for place in component_tables(layers.raw)]
     own = [p for p, t in tables if isinstance(t, Mapping) and ":" in str(t.get("use", ""))]
@@ -112,7 +112,7 @@ def _make_importable(layers: Layers, run_directory: Path | None) -> None:
 
 
 def _of_several(config: RunConfig, catalog: Catalog) -> Iterator[str]:
-    """Which of several components of one name was taken."""
+    """Which of several components of one name was selected."""
     for place in component_tables(config):
         use = place.table.use
         if use != AUTO and (rivals := catalog.rivals(place.kind, use)):
@@ -137,7 +137,7 @@ def _without_mistyped(layers: Layers, problems: list[str]) -> list[str]:
 
 
 def _taken_over(layers: Layers, components: Iterable[str]) -> Iterator[str]:
-    """Keys that somebody may think are not set."""
+    """Keys that a reader may believe are not set."""
     for path in components:
         keys = layers.taken_over(path)
         files = " and ".join(dict.fromkeys(Path(file).name for file in keys.values()))
@@ -146,7 +146,7 @@ def _taken_over(layers: Layers, components: Iterable[str]) -> Iterator[str]:
 
 
 def run_info(config: RunConfig, directory: Path) -> RunInfo:
-    """What processes and hooks are told about the run that lives in ``directory``."""
+    """What processes and hooks know about the run in ``directory``."""
     run = config.run
     return RunInfo(
         run.name,
@@ -162,7 +162,7 @@ def run_info(config: RunConfig, directory: Path) -> RunInfo:
 def component_context(
     config: RunConfig, directory: Path, role: str, policy: str, name: str, token: str
 ) -> ComponentContext:
-    """The context of the component ``name``, with a seed and a folder of its own. ``token``: that of the process."""
+    """The context of the component ``name``, with its own seed and folder. ``token``: that of the process."""
     return ComponentContext(
         run=run_info(config, directory),
         role=role,
@@ -221,7 +221,7 @@ def _check_component(
             clash = sorted((model.model_fields.keys() & place.core_keys) - {"use"})
             if clash:
                 raise PluginError(
-                    f"{place.kind} {use!r} cannot have keys of its own named {', '.join(clash)}: "
+                    f"{place.kind} {use!r} cannot define keys named {', '.join(clash)}: "
                     "they belong to the core"
                 )
             options = resolved_options(options, model, place.path, layers.folder)
@@ -248,7 +248,7 @@ def _add_defaults(
 
 
 def _resolve_models(layers: Layers) -> None:
-    """Point ``model`` at the folder beside the file that names it, if there is one."""
+    """Point ``model`` at the folder next to the file that names it, if it exists."""
     for root in ("policies", "engines"):
         tables = layers.raw.get(root)
         for name, table in tables.items() if isinstance(tables, Mapping) else ():

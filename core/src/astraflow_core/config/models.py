@@ -1,4 +1,4 @@
-"""The keys of the core. Each component brings its own beside ``use``."""
+"""The keys of the core. Each component adds its own next to ``use``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from astraflow_core.config.strict import StrictNumbers
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 GIVE_UP_FACTOR = 5
-"""``deadline_s`` after which nobody waits any longer for a service that is silent."""
+"""Multiple of ``deadline_s`` for which the run waits for a service that does not respond."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Interpreter = Annotated[str, AfterValidator(interpreter)]
@@ -223,8 +223,8 @@ class RunTable(ConfigModel):
 
     @property
     def give_up_after_s(self) -> float:
-        """How long a process that is there but silent, stopped perhaps, is waited for before the run
-        fails."""
+        """How long the run waits for a process that exists but does not respond (it may be stopped)
+        before it fails."""
         return GIVE_UP_FACTOR * self.deadline_s
 
 

@@ -22,7 +22,7 @@ _WORDS = {
     "dictionary": "table",
     " after validation": "",
 }
-"""pydantic's words → those of a person who writes TOML."""
+"""pydantic's terms → those of TOML."""
 
 
 def render(error: ValidationError, model: type[BaseModel], where: str = "") -> list[str]:
@@ -42,7 +42,7 @@ def render(error: ValidationError, model: type[BaseModel], where: str = "") -> l
 
 
 def unknown_key(path: str, value: Any, allowed: Iterable[str]) -> str:
-    """The line for a key that nobody knows."""
+    """The line for an unknown key."""
     names = sorted(allowed)
     return f"{path}: {_unknown(path, value, names)}"
 
@@ -67,7 +67,7 @@ def _unknown(path: str, value: Any, names: list[str]) -> str:
 def _text(
     detail: Mapping[str, Any], model: type[BaseModel], location: Sequence[str | int], path: str
 ) -> tuple[str, bool]:
-    """What an error says, and whether the received value belongs behind it."""
+    """The text of an error, and whether the received value is appended."""
     owner = model_at(model, location[:-1])
     fields = owner.model_fields if owner is not None else {}
     if detail["type"] == "extra_forbidden":

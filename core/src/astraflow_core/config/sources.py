@@ -43,7 +43,7 @@ class Layers:
     def add(self, table: Mapping[str, Any], origin: Origin) -> None:
         """Merge a table over those before: tables key by key, anything else replaced.
 
-        A table that names another component replaces the one before but for keys of the core, as ``data`` of prompts.
+        A table that names another component replaces the previous one except for keys of the core, such as ``data`` of prompts.
         """
         self._merge(self.raw, table, "", origin)
 
@@ -226,7 +226,7 @@ def parse_value(text: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A copy made of what TOML knows: a mapping given in Python may hold tuples and paths."""
+    """A copy with types of TOML only: a mapping given in Python may hold tuples and paths."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

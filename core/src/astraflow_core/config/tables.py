@@ -1,4 +1,4 @@
-"""Where components are named in a run: the one list of those places."""
+"""The list of all places where a run names components."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _place(path: str, kind: Kind, model: type[ComponentTable], table: Any) -> It
 
 
 def _sources(path: str, model: type[ComponentTable], table: Any) -> Iterator[TablePlace]:
-    """The table of a prompt source, after those of the sources that it is made of: its ``source``, and each of its
+    """The table of a prompt source, after those of the sources that it combines: its ``source``, and each of its
     ``sources`` and of those that it is screened ``against``."""
     made_of = [(f"{path}.source", _own(table, "source"))]
     for key in ("sources", "against"):

@@ -35,7 +35,7 @@ _NAMED_LIKE_PLUGINS = ("astraflow_plugin_", "astraflow_contrib_")
 
 
 class State(StrEnum):
-    """How an installed plugin is: only a healthy one can be used. Disabled and conflicting ones (another
+    """The state of an installed plugin: only a healthy one can be used. Disabled and conflicting ones (another
     distribution has a plugin of that name) were never imported."""
 
     HEALTHY = "healthy"
@@ -50,7 +50,7 @@ class Plugin:
     """An installed plugin: its name is that of its entry point.
 
     ``problem`` says why it cannot be used (empty if it can) and ``error`` is the exception behind it, if
-    there was one. ``api`` is the plugin API that it is written for, as far as it says so. ``hooks`` are
+    there was one. ``api`` is the plugin API that it declares, if it declares one. ``hooks`` are
     the lifecycle hooks that the manifest implements, ``file`` the manifest's file (of a plugin that was
     not imported: the folder of its distribution). ``imported``: top-level modules that came with the manifest,
     ``import_s`` the processor time of that.
@@ -133,8 +133,8 @@ def find_plugins(disable: Iterable[str] = (), only: Iterable[str] | None = None)
 
 
 def _without_taken_commands(plugins: list[Plugin]) -> list[Plugin]:
-    """The same, where a plugin that declares a command of the runtime is broken: the command line finds those of the runtime
-    without a look at the plugins."""
+    """The same, where a plugin that declares a command of the runtime is broken: the command line finds the runtime's
+    own commands without reading plugins."""
     taken = {c.name: p for p in plugins if p.name == RUNTIME and p.healthy for c in p.commands}
     checked = []
     for plugin in plugins:
@@ -154,7 +154,7 @@ def _is_ours(distribution: metadata.Distribution) -> bool:
 
 def find_unregistered() -> list[Plugin]:
     """Installed distributions named like plugins, ``astraflow-plugin-*`` or ``astraflow-contrib-*``, or with an
-    entry point in a group like ours, that have none in ours: they were built with a mistake, and nothing finds them.
+    entry point in a group like ours, that have none in ours: they were built incorrectly and cannot be found.
     Their manifests are not imported."""
     found: dict[str, Plugin] = {}
     for distribution in metadata.distributions(path=list(sys.path)):
@@ -220,7 +220,7 @@ def _listed(
 
 
 def _loaded(entry: metadata.EntryPoint, distribution: metadata.Distribution) -> Plugin:
-    """Import one manifest; whatever is wrong with it stays with this plugin."""
+    """Import one manifest; its problems affect this plugin only."""
     if entry.attr or entry.extras:
         problem = f"its entry point {entry.value!r} must name a module and nothing else"
         return _listed(entry, distribution, state=State.BROKEN, problem=problem)
@@ -272,7 +272,7 @@ def read_api(module: ModuleType) -> tuple[int, int]:
 
 
 def read_manifest(plugin: str, module: ModuleType) -> PluginManifest:
-    """What a manifest declares; all of it is sound or none is used."""
+    """What a manifest declares: either all of it is valid or none of it is used."""
     manager = _reader()
     try:
         return _read(plugin, module, manager)
@@ -282,8 +282,8 @@ def read_manifest(plugin: str, module: ModuleType) -> PluginManifest:
 
 @lru_cache(maxsize=1)
 def _reader() -> pluggy.PluginManager:
-    """One manager for all manifests, of which it knows one at a time: telling it the hooks costs more than
-    reading a manifest."""
+    """One manager for all manifests, with one registered at a time: registering the hooks costs more
+    than reading a manifest."""
     return plugin_manager()
 
 

@@ -1,4 +1,4 @@
-"""Which distribution provides a component, a hook or a command, installed or not: for what an error advises.
+"""Which distribution provides a component, a hook or a command, installed or not: for the advice in errors.
 
 The core knows no plugin: the manifest of the plugin ``runtime`` names the index, ``ASTRAFLOW_INDEX = "module:attribute"``.
 """

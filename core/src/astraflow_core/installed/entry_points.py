@@ -8,7 +8,7 @@ from importlib import metadata
 
 GROUP = "astraflow"
 RUNTIME = "runtime"
-"""The plugin of the distribution that runs configurations: a run cannot do without it."""
+"""The plugin of the distribution that runs configurations: a run requires it."""
 
 _FIELD = re.compile(r"^(Name|Version): *(.*?)\s*$", re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""Where an installed distribution came from, and what `pip install` is given to have it from there again."""
+"""Where an installed distribution came from, and the arguments of `pip install` that install it from there again."""
 
 from __future__ import annotations
 

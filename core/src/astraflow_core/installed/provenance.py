@@ -1,6 +1,6 @@
 """``plugins.json`` of a run: which distributions, in which versions, provide its components.
 
-The launcher writes it; every other process, perhaps in an interpreter of its own, holds itself to it.
+The launcher writes it; every other process, perhaps in a separate interpreter, checks its packages against it.
 """
 
 from __future__ import annotations

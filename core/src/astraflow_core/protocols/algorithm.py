@@ -17,8 +17,8 @@ class Algorithm(Protocol):
     """Built as ``factory(config, context)``. Its docstring names the public variant it implements.
 
     Its config model may have an attribute or property ``compares``: ``"sequences"`` or ``"trajectories"`` if a
-    reward counts only beside those of other sequences, or trajectories, of its group, and ``""`` if a group of one
-    teaches as well. A run with ``group_size = 1`` in which every advantage would be 0 is then refused before it
+    reward counts only relative to those of other sequences, or trajectories, of its group, and ``""`` if a group of one
+    can be learned from, too. A run with ``group_size = 1`` in which every advantage would be 0 is then refused before it
     starts. Without it nothing is checked.
 
     It may also have ``named_rewards``, a tuple of names: the trainer then asks for these, and :class:`Batch` has them.

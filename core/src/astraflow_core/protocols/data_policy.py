@@ -4,10 +4,10 @@
 A data policy implements any of :class:`Admit`, :class:`Accept`, :class:`Key`, :class:`Arrange`, :class:`Draw`,
 :class:`Borrow`;
 those of a list in the config are applied in order at each point. ``why_refused``, ``on_version``, ``on_admitted`` and
-``on_ended``, ``hold``, ``state_dict`` and ``load_state_dict``, ``metrics`` are optional. A policy sees rewards
-and statistics, never an algorithm's advantages; a random choice takes its generator from ``context.seed`` and
-is part of its state. Its decisions follow from its calls and that seed alone: a dataflow that was restarted
-makes all calls again, in the same order, and must come to the same decisions.
+``on_ended``, ``hold``, ``state_dict`` and ``load_state_dict``, ``metrics`` are optional. A data policy sees
+rewards and statistics, never an algorithm's advantages; random choices use a generator seeded by ``context.seed``,
+which is part of its state. Its decisions depend only on its calls and that seed: a restarted
+dataflow repeats all calls in the same order and must reach the same decisions.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Explain(Protocol):
     """Says why it refused a prompt."""
 
     def why_refused(self, prompt: Prompt) -> str:
-        """A short phrase, counted per reason; asked right after ``admit`` refused this prompt, and changes
-        nothing."""
+        """A short phrase, counted per reason; called right after ``admit`` refused this prompt, without
+        side effects."""
 
 
 @runtime_checkable
@@ -47,7 +47,7 @@ class Accept(Protocol):
     """Decides after rollout."""
 
     def accept(self, group: GroupSummary) -> Verdict:
-        """Whether to keep the group for ``group.policy``; also where a policy learns from outcomes."""
+        """Whether to keep the group for ``group.policy``; also the place to learn from outcomes."""
 
 
 @runtime_checkable
@@ -60,11 +60,11 @@ class Key(Protocol):
 
 @runtime_checkable
 class Arrange(Protocol):
-    """Says for each batch which fresh rows come first, before one of the list draws."""
+    """Decides for each batch which fresh rows come first, before one of the list draws."""
 
     def arrange(self, fresh: Sequence[BufferedRow], version: int) -> list[BufferedRow]:
-        """``fresh`` (never served, in the order of the policies before) in the order in which they are to be
-        considered for the batch that updates ``version``; rows that are left out wait."""
+        """``fresh`` (never served, in the order of the policies before) in the order in which they are
+        considered for the batch that updates ``version``; rows that are omitted wait."""
 
 
 @runtime_checkable
@@ -90,12 +90,12 @@ class Borrow(Protocol):
 
     @property
     def max_age(self) -> int:
-        """Most versions *of the source* that a borrowed row may be behind its newest one."""
+        """The maximum number of versions *of the source* that a borrowed row may be behind its newest one."""
 
     def most(self, count: int) -> int:
-        """Most rows of a batch of ``count`` that are borrowed, the same at each call. If that is ``count`` the
-        stream is shared wholly: no row of a batch is the policy's own, and a batch waits until ``count`` rows are
-        borrowed."""
+        """The maximum number of borrowed rows in a batch of ``count``, the same at each call. If that is
+        ``count`` the stream is shared entirely: no row of a batch is the policy's own, and a batch waits until ``count``
+        rows are borrowed."""
 
     def borrow(self, count: int, lent: Sequence[BufferedRow], version: int) -> list[BufferedRow]:
         """At most :meth:`most` of the rows ``lent`` (accepted for the source, never borrowed, oldest first) for
@@ -116,7 +116,7 @@ class Stateful(Protocol):
 
 @runtime_checkable
 class OnVersion(Protocol):
-    """Wants to know of new versions."""
+    """Is notified of new versions."""
 
     def on_version(self, policy: str, version: int) -> None:
         """Version ``version`` of ``policy`` was announced."""
@@ -124,23 +124,23 @@ class OnVersion(Protocol):
 
 @runtime_checkable
 class Follow(Protocol):
-    """Wants to know what becomes of prompts; asked under ``[prompts] data`` only."""
+    """Is notified of what happens to prompts; used under ``[prompts] data`` only."""
 
     def on_admitted(self, prompt: Prompt) -> None:
         """The prompt became a task: every policy admitted it, or it was forced."""
 
     def on_ended(self, prompt: Prompt, outcome: str) -> None:
-        """Its task ended: ``"accepted"`` or ``"rejected"`` (after all calls of ``accept``), ``"failed"`` (a
-        RaaS said that it cannot be done) or ``"set_aside"`` (too many attempts)."""
+        """Its task ended: ``"accepted"`` or ``"rejected"`` (after all calls of ``accept``), ``"failed"``
+        (a RaaS reported that it cannot be done) or ``"set_aside"`` (too many attempts)."""
 
 
 @runtime_checkable
 class Hold(Protocol):
-    """Decides when to roll out; asked under ``[prompts] data`` only."""
+    """Decides when to roll out; used under ``[prompts] data`` only."""
 
     def hold(self) -> bool:
-        """Whether no more prompts are wanted now. Asked at any time and any number of times, it changes
-        nothing. While nothing is under way it is overruled."""
+        """Whether to admit no more prompts for now. May be called at any time and any number of times, without
+        side effects. It is overruled while no task is in progress."""
 
 
 @runtime_checkable
@@ -154,15 +154,15 @@ class Scale(Protocol):
 
     @property
     def cool_down_s(self) -> float:
-        """Seconds after a change of the pool before a window may lead to the next."""
+        """Minimum seconds between two changes of the pool."""
 
     def pool_size(self, window: PoolWindow) -> PoolTarget:
-        """What the pool should become by what one trainer saw; the largest of all trainers holds."""
+        """The pool size that the measurements of one trainer suggest; the largest of all trainers is used."""
 
 
 @runtime_checkable
 class Metrics(Protocol):
-    """Exports numbers."""
+    """Exports metrics."""
 
     def metrics(self) -> dict[str, float]:
-        """Current figures of the policy, named without a prefix."""
+        """Current metrics of the policy, with names without a prefix."""

@@ -26,8 +26,8 @@ class Engine(Protocol):
     """An inference engine. All methods run on the engine host's event loop and must not block it.
 
     Built as ``factory(config, context)``; nothing heavy happens before :meth:`start`. Any call may raise
-    :class:`astraflow_core.errors.EngineLost` when the engine can serve no more: its host then ends and is started again, and what
-    was under way is retried."""
+    :class:`astraflow_core.errors.EngineLost` when the engine can no longer serve: its host is then restarted, and running
+    requests are retried."""
 
     @property
     def logprob_semantics(self) -> LogprobSemantics:
@@ -35,7 +35,7 @@ class Engine(Protocol):
 
     @property
     def context_length(self) -> int:
-        """The most tokens, prompt and completion together, that a sequence may have."""
+        """The maximum number of tokens of a sequence, prompt and completion together."""
 
     async def start(self, model: Path) -> None:
         """Load the architecture and the initial weights (version 0) from a Hugging Face folder."""
@@ -52,11 +52,11 @@ class Engine(Protocol):
 
     async def pause(self, mode: PauseMode) -> None:
         """Stop decoding. ``keep`` freezes requests in place, ``wait`` drains those that run, ``abort`` returns partial results with
-        ``finish_reason="abort"``. Requests that arrive while paused wait. Returns when no decoding step runs any longer. Pausing a
+        ``finish_reason="abort"``. Requests that arrive while paused wait. Returns when no decoding step is running. Pausing a
         paused engine is allowed."""
 
     async def resume(self) -> None:
-        """Go on decoding; frozen requests continue at their next token with the weights now loaded."""
+        """Continue decoding; frozen requests continue at their next token with the weights now loaded."""
 
     async def abort(self, ids: list[str]) -> None:
         """End the named requests early; their results come back with ``finish_reason="abort"``."""
@@ -67,7 +67,7 @@ class Engine(Protocol):
         Requests frozen by ``keep`` continue on the KV cache that they have."""
 
     async def sleep(self, level: int) -> None:
-        """Give memory back (1: caches, 2: weights too); only with capability ``sleep``."""
+        """Release memory (1: caches, 2: weights too); only with capability ``sleep``."""
 
     async def wake(self) -> None:
         """Undo :meth:`sleep`; weights are loaded again after level 2."""
@@ -82,16 +82,16 @@ class Engine(Protocol):
 
 
 class ReadsImages(Protocol):
-    """What an :class:`Engine` with capability ``images`` offers beside."""
+    """Additional members of an :class:`Engine` with capability ``images``."""
 
     async def score_images(
         self, tokens: npt.NDArray[np.int32], images: Images
     ) -> npt.NDArray[np.float32]:
-        """As :meth:`Engine.score`, of tokens among which are the placeholders of ``images``."""
+        """As :meth:`Engine.score`, for tokens with placeholders of ``images``."""
 
 
 class ServesAdapters(Protocol):
-    """What an :class:`Engine` with capability ``adapters`` offers beside: at most ``most_adapters``, 0 if its keys allow none."""
+    """Additional members of an :class:`Engine` with capability ``adapters``: at most ``most_adapters``, 0 if its keys allow none."""
 
     most_adapters: int
 
@@ -110,13 +110,13 @@ class DirectEngine(Engine, Protocol):
 
     @property
     def workers(self) -> int:
-        """How many of its processes take a place in a broadcast; 0 if none can. Constant after :meth:`start`."""
+        """How many of its processes participate in a broadcast; 0 if none can. Constant after :meth:`start`."""
 
     async def join(self, rendezvous: Rendezvous) -> None:
-        """Take the places of a broadcast (capability ``weights.collective``), while requests run. Returns when
-        all its ranks have met; raises :class:`astraflow_core.errors.WeightsError` that names who is missing."""
+        """Join a broadcast (capability ``weights.collective``), while requests run. Returns when all
+        its ranks have joined; raises :class:`astraflow_core.errors.WeightsError` that names those that are missing."""
 
     async def receive(self, version: int, buckets: Sequence[Bucket]) -> None:
-        """As :meth:`load_weights`, of a version that is broadcast to the places taken last, or lies in memory to be mapped
-        (capability ``weights.ipc``). Each bucket's digest is compared before any of it is used. If one is torn or missing:
+        """As :meth:`load_weights`, for a version that is broadcast to the group joined last, or lies in memory to be mapped
+        (capability ``weights.ipc``). Each bucket's digest is compared before any of it is used. If one is corrupt or missing:
         :class:`astraflow_core.errors.WeightsError`, and the old version stays usable, or :class:`astraflow_core.errors.EngineLost`."""

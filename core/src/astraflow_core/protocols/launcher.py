@@ -28,7 +28,7 @@ class ProcessSpec:
 class ProcessState:
     """``exit_code`` is ``None`` while the process runs; a signal is negative. ``last_lines`` of its output
     once it ended. ``cpu_s``: CPU seconds, restarts and waited-for children included; of what still runs
-    where the launcher can tell. ``stopped``: it exists, but is stopped (SIGSTOP)."""
+    where the launcher knows. ``stopped``: it exists, but is stopped (SIGSTOP)."""
 
     name: str
     pid: int
@@ -47,8 +47,8 @@ class Launcher(Protocol):
         """How often a RaaS that died is restarted."""
 
     def prepare(self, specs: Sequence[ProcessSpec]) -> None:
-        """All processes of the run, once, before the first start: share out the resources, and refuse
-        with a :class:`astraflow_core.errors.PreflightError` what cannot be placed."""
+        """All processes of the run, once, before the first start: allocate the resources, and
+        refuse with a :class:`astraflow_core.errors.PreflightError` what cannot be placed."""
 
     def start(self, spec: ProcessSpec) -> None:
         """Start a process, or restart it after it ended; while it runs, an error with its name in quotes."""
@@ -57,11 +57,11 @@ class Launcher(Protocol):
         """The state of every process started, in order of their first start, also after :meth:`close`; never blocks."""
 
     def stop(self, name: str, deadline_s: float) -> None:
-        """Ask a process and its children to end, and kill them at the deadline."""
+        """Ask a process and its children to exit, and kill them at the deadline."""
 
     def logs(self, name: str, lines: int) -> list[str]:
         """The last lines of a process's output."""
 
     def close(self) -> None:
-        """End everything at once; nothing that was started is left running, children of processes that ended
-        included. Once more does nothing."""
+        """End everything at once; nothing that was started is left running, including children of processes
+        that ended. A second call does nothing."""

@@ -10,8 +10,8 @@ from astraflow_core.types import Prompt
 class PromptSource(Protocol):
     """Built as ``factory(config, context)``; the same config gives the same prompts on every machine.
 
-    The core walks it by a cursor (shuffled per epoch by the run's seed if the config says so), so a
-    position in the data is one integer.
+    The core reads it by a cursor (shuffled per epoch with the run's seed if configured), so
+    a position in the data is one integer.
     """
 
     def __len__(self) -> int:

@@ -13,13 +13,13 @@ class Reward(Protocol):
     A reward whose component declares ``blocking`` implements :meth:`BlockingReward.score` instead and runs
     in worker processes with a deadline.
 
-    A score with a second parameter named ``engines`` is given what workflows get: policies and frozen engines
-    by name, to ask a judge (``[engines.judge]``) for example.
+    A score with a second parameter named ``engines`` receives what workflows get: policies and frozen engines
+    by name, for example to query a judge (``[engines.judge]``).
     """
 
     async def score(self, view: TrajectoryView) -> float | dict[str, float] | RewardReport:
-        """One reward for all policies of the trajectory, or policy → reward; finite numbers. A report has one of the
-        two, and metrics of the episode."""
+        """One reward for all policies of the trajectory, or policy → reward; finite numbers. A report has either
+        of them, and metrics of the episode."""
 
 
 class BlockingReward(Protocol):

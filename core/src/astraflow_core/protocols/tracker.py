@@ -1,4 +1,4 @@
-"""Tracker: where a run is recorded, for people to look at while it continues and later."""
+"""Tracker: where a run is recorded, for people to look at during the run and afterwards."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ Record = Mapping[str, Any]
 
 
 class Tracker(Protocol):
-    """Built as ``factory(config, context)`` in a process of its own, whose one thread makes all calls: it may block and
-    print. What raises, or takes longer than ``deadline_s``, switches the tracker off, and the run continues. What it
-    needs to continue the same record when the run is resumed belongs into ``context.directory``."""
+    """Built as ``factory(config, context)`` in a separate process, whose one thread makes all calls: it may block and
+    print. A call that raises, or takes longer than ``deadline_s``, switches the tracker off, and the run continues. What it
+    needs to continue the same record when the run is resumed belongs in ``context.directory``."""
 
     def started(self, run: RunInfo, config: Record) -> str:
-        """The run begins, or continues; ``config`` is whole, nested, without secrets. Returns where a person finds the
-        record: a URL, a folder or nothing."""
+        """The run starts, or continues; ``config`` is complete, nested, without secrets. Returns where to find the
+        record: a URL, a folder or an empty string."""
 
     def metrics(self, group: str, step: int, time_s: float, values: Mapping[str, float]) -> None:
-        """A step of ``group``, a policy or ``"eval"``: finite ``values`` by name, ``time_s`` since 1970. Steps of a
-        group increase, also over a resume; those of several groups are mixed."""
+        """A step of ``group``, a policy or ``"eval"``: finite ``values`` by name, ``time_s`` since 1970. Steps of
+        a group increase, also across a resume; those of several groups are interleaved."""
 
     def ended(self, state: str, summary: Record, curves: Path | None) -> None:
-        """Write everything; the last call. ``state``: as in ``summary.json``, or ``"killed"``; ``curves``: a PNG."""
+        """Flush everything; the last call. ``state``: as in ``summary.json``, or ``"killed"``; ``curves``: a PNG."""
 
 
 class TakesRollouts(Protocol):
     """With capability ``rollouts``."""
 
     def rollouts(self, rows: Sequence[Record]) -> None:
-        """Trajectories of the run that are new."""
+        """New trajectories of the run."""
 
 
 class TakesSpans(Protocol):
     """With capability ``spans``."""
 
     def spans(self, spans: Sequence[Record]) -> None:
-        """What happened to prompts, in all services: spans of whole traces."""
+        """Spans of whole traces: what happened to prompts in all services."""

@@ -18,7 +18,7 @@ class Trainer(Protocol):
     """Built as ``factory(config, context)``; nothing heavy happens before :meth:`setup`.
 
     With several ranks (``context.ranks``) every method is called on every rank, with the same arguments in the
-    same order; collectives are the trainer's business. The results of rank 0 count and must be complete there;
+    same order; collectives are up to the trainer. The results of rank 0 are used and must be complete there;
     :meth:`export` is iterated to its end on all. A loss that is not finite is raised on all ranks alike; any
     other exception on one of them ends them all.
     """
@@ -56,28 +56,28 @@ class Trainer(Protocol):
 
     def export(self) -> Iterator[ExportedTensor]:
         """The current weights, full tensors under Hugging Face names, one at a time; never the whole
-        model twice. Names that are tied to another tensor are left out.
+        model twice. Names that are tied to another tensor are omitted.
 
         A trainer with capability ``lora`` has an attribute ``weights_kind`` after :meth:`setup`; if that is
-        ``"adapter"``, what it exports is one, under PEFT's names (``base_model.model.….lora_A.weight`` and
+        ``"adapter"``, it exports an adapter, under PEFT's names (``base_model.model.….lora_A.weight`` and
         ``….lora_B.weight``), its scale folded into B, for the folder that :meth:`setup` was given."""
 
     def save(self, directory: Path) -> None:
-        """Write weights, optimizer, schedule and RNG state into an existing empty folder, which all ranks share. With
-        capability ``async_save`` it may return before that is done: see :class:`SavesLater`."""
+        """Write weights, optimizer, schedule and RNG state into an existing empty folder shared by all ranks.
+        With capability ``async_save`` it may return before that has finished: see :class:`SavesLater`."""
 
     def load(self, directory: Path) -> None:
-        """Restore what :meth:`save` wrote; the next step is then the same as without the interruption."""
+        """Restore what :meth:`save` wrote; the next step is then identical to that of an uninterrupted run."""
 
     def save_model(self, directory: Path) -> None:
         """Write a Hugging Face folder (weights, config, tokenizer) that ``from_pretrained`` loads."""
 
     def close(self) -> None:
-        """Free everything."""
+        """Free all resources."""
 
 
 class GivesLogitGradients(Protocol):
-    """What a :class:`Trainer` with capability ``logit_gradients`` offers beside."""
+    """Additional members of a :class:`Trainer` with capability ``logit_gradients``."""
 
     def logit_gradients(self, batch: Batch) -> npt.NDArray[np.float32]:
         """The squared length of the gradient of each token's log-prob by the logits, those divided by
@@ -86,36 +86,36 @@ class GivesLogitGradients(Protocol):
 
 
 class ExportsShards(Protocol):
-    """What a :class:`Trainer` with capability ``sharded_export`` offers beside."""
+    """Additional members of a :class:`Trainer` with capability ``sharded_export``."""
 
     @property
     def publish(self) -> Literal["auto", "sharded", "gathered"]:
-        """Who publishes if there are several ranks: each what it holds (``"sharded"``), rank 0 what
-        :meth:`Trainer.export` gathers there (``"gathered"``), or the former where the transport allows it."""
+        """Who publishes if there are several ranks: each rank its own part (``"sharded"``), rank 0
+        what :meth:`Trainer.export` gathers there (``"gathered"``), or the former where the transport allows it (``"auto"``)."""
 
     def export_shards(self) -> Iterator[TensorSlice]:
         """What this rank holds of the current weights, one slice at a time: all ranks together give every element of
         every tensor that :meth:`Trainer.export` gives once, with the same bits. The slices are the same at every
-        call. Iterated to the end on all ranks, so it may gather a tensor that is not held in rows, but never the
-        whole model."""
+        call. Iterated to the end on all ranks, so it may gather a tensor that is not held in rows, but never
+        the whole model."""
 
 
 class SavesLater(Protocol):
-    """What a :class:`Trainer` with capability ``async_save`` offers beside."""
+    """Additional members of a :class:`Trainer` with capability ``async_save``."""
 
     def finish_save(self, wait: bool) -> bool:
         """Whether all that this rank wrote for the last :meth:`Trainer.save` is in its files; with ``wait`` return
-        only then. Raises what went wrong. Training steps may come between."""
+        only then. Raises any error of the write. Training steps may come in between."""
 
 
 class AdoptsWeights(Protocol):
-    """What a :class:`Trainer` with capability ``adopt`` offers beside."""
+    """Additional members of a :class:`Trainer` with capability ``adopt``."""
 
     def adopt(self, model: Path, steps: int) -> None:
-        """Replace what is trained by what an earlier process of this trainer has exported: the weights of a Hugging Face
+        """Replace the trained weights by those that an earlier process of this trainer exported: the weights of a Hugging Face
         folder of the same model or, with ``weights_kind`` "adapter", ``adapter_model.safetensors`` in it. The next export
-        is the same to the bit. ``steps``: how many optimizer steps count as made, for the schedule. Called on every rank
-        after :meth:`Trainer.setup`, and :meth:`Trainer.load` if there is a checkpoint; all else stays as it is."""
+        is bitwise identical. ``steps``: how many optimizer steps count as made, for the schedule. Called on every rank
+        after :meth:`Trainer.setup`, and :meth:`Trainer.load` if there is a checkpoint; everything else is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,8 @@ class AdamWStep:
 
 
 class AccumulatesGradients(Protocol):
-    """What a :class:`Trainer` with capability ``gradients`` offers beside: :meth:`Trainer.step` in two parts, for a
-    caller that chooses what a gradient is made of. :meth:`Trainer.step` and :meth:`Trainer.load` drop a gradient that
+    """Additional members of a :class:`Trainer` with capability ``gradients``: :meth:`Trainer.step` in two parts, for
+    callers that choose which batches to accumulate. :meth:`Trainer.step` and :meth:`Trainer.load` drop a gradient that
     is held, and :meth:`Trainer.save` leaves it out."""
 
     def accumulate(
@@ -149,12 +149,12 @@ class AccumulatesGradients(Protocol):
         before the optimizer changes anything."""
 
     def restart(self) -> None:
-        """Go on with the weights of now as if no step had been made: the optimizer forgets, a gradient is dropped."""
+        """Continue with the current weights as if no step had been made: the optimizer state and any held gradient are dropped."""
 
 
 class Sleeps(Protocol):
-    """What a :class:`Trainer` with capability ``sleep`` offers beside, for turns on devices that it shares with engines.
-    It makes the same steps as one that never sleeps, to the bit. While it sleeps nothing is called but
+    """Additional members of a :class:`Trainer` with capability ``sleep``, for turns on devices that it shares with engines.
+    Its steps are bitwise identical to those of a trainer that never sleeps. While it sleeps only these are called:
     :meth:`Trainer.save`, :meth:`Trainer.save_model`, :meth:`SavesLater.finish_save` and :meth:`Trainer.close`."""
 
     def sleep(self) -> None:

@@ -31,11 +31,11 @@ class Publisher(Protocol):
         *,
         base: str | None = None,
     ) -> Manifest:
-        """Take a snapshot and offer it as immutable ``version``; returns once fetches of it succeed, though they
-        may wait for what is still written in the background; if that fails, the next publish says so. Reusing
-        a number is an error. With ``base``, the digest of a model
+        """Take a snapshot and offer it as immutable ``version``; returns once fetches of it succeed, though
+        they may wait for data still being written in the background; if that fails, the next publish raises.
+        Reusing a number is an error. With ``base``, the digest of a model
         (:func:`astraflow_wire.model_files.model_digest.digest_of_model`), the tensors are an adapter for it; only
-        transports with capability ``adapter`` are given one."""
+        transports with capability ``adapter`` get one."""
 
     def retain(self, versions: frozenset[int]) -> None:
         """Keep the newest version and these; others may be dropped once no reader has a lease on them."""
@@ -46,8 +46,8 @@ class Publisher(Protocol):
 
 class ShardPublisher(Protocol):
     """The half of one rank of a trainer whose ranks publish what they hold. Every rank makes the same calls in the
-    same order; together they are a :class:`Publisher`, whose versions are those that one with the whole model would
-    publish, bit by bit."""
+    same order; together they are a :class:`Publisher`, whose versions are bitwise identical to those of one
+    with the whole model."""
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -72,28 +72,28 @@ class Receiver(Protocol):
 
     def fetch(self, announcement: Announcement, deadline_s: float) -> WeightSource:
         """Fetch a version and verify every block and the whole; bad blocks are fetched again. Raises
-        :class:`astraflow_core.errors.WeightsError` (and hands out nothing) if it cannot within the
-        deadline."""
+        :class:`astraflow_core.errors.WeightsError` (and returns nothing) if it cannot do so within
+        the deadline."""
 
     def release(self, source: WeightSource) -> None:
-        """The source is no longer needed; its file may go."""
+        """The source is no longer needed; its file may be deleted."""
 
     def close(self) -> None:
         """Release everything."""
 
 
 class DirectReceiver(Receiver, Protocol):
-    """Of a transport with capability ``collective`` or ``ipc``. Each engine may get a version directly; what it
-    does not get that way is fetched."""
+    """Of a transport with capability ``collective`` or ``ipc``. Each engine may get a version directly; what
+    is not delivered that way is fetched."""
 
     def meet(
         self, announcement: Announcement, member: str, workers: int, deadline_s: float
     ) -> Delivery:
-        """Ask for a direct delivery to the engine ``member`` with so many ``workers``; returns when it is known
-        who else gets one. Raises :class:`astraflow_core.errors.WeightsError` if there is none (any longer)."""
+        """Ask for a direct delivery to the engine ``member``, which has ``workers`` processes; returns once the
+        other receivers are known. Raises :class:`astraflow_core.errors.WeightsError` if there is none (any longer)."""
 
     def done(self, announcement: Announcement, delivery: Delivery) -> None:
-        """The engine needs the delivery no longer, whatever came of it."""
+        """The engine no longer needs the delivery, whether it succeeded or not."""
 
 
 class Transport(Protocol):
@@ -114,5 +114,5 @@ class ShardedTransport(Transport, Protocol):
         if they can."""
 
     def shard_publisher(self, share: Callable[[bytes], list[bytes]]) -> ShardPublisher:
-        """The half of this rank (``context.ranks``). ``share`` tells all ranks something, and returns what each of
-        them said, in the order of ranks; all must call it."""
+        """The half of this rank (``context.ranks``). ``share`` sends bytes to all ranks and returns what each of
+        them sent, in the order of ranks; all must call it."""

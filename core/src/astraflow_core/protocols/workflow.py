@@ -1,4 +1,4 @@
-"""Workflow: turns a prompt into a trajectory by talking to the policies of the run."""
+"""Workflow: turns a prompt into a trajectory by querying the policies of the run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Tokenizer(Protocol):
 
 
 class PolicyEngine(Protocol):
-    """One policy as an episode sees it. Token ids go in and come out; text is made by the tokenizer."""
+    """One policy as an episode sees it. Token ids go in and come out; the tokenizer converts text."""
 
     @property
     def policy(self) -> str:
@@ -51,15 +51,15 @@ class PolicyEngine(Protocol):
 
     @property
     def version(self) -> int:
-        """Version served now; a version may change between two tokens."""
+        """Version served now; it may change between two tokens."""
 
     @property
     def context_length(self) -> int:
-        """The most tokens, prompt and completion together, that a sequence may have."""
+        """The maximum number of tokens of a sequence, prompt and completion together."""
 
     @property
     def sampling(self) -> Sampling:
-        """Sampling of this task (training or evaluation), to derive variations from."""
+        """Sampling parameters of this task (training or evaluation), to derive variations from."""
 
     def render(
         self, messages: Messages | str, add_generation_prompt: bool = True
@@ -69,7 +69,7 @@ class PolicyEngine(Protocol):
     def render_images(
         self, messages: Messages, add_generation_prompt: bool = True
     ) -> tuple[npt.NDArray[np.int32], Images]:
-        """As :meth:`render`, of messages with images: content may be a list of parts, ``{"type": "text", "text"}`` or
+        """As :meth:`render`, for messages with images: content may be a list of parts, ``{"type": "text", "text"}`` or
         ``{"type": "image_url", "image_url": {"url"}}`` with a ``data:`` URL. :class:`astraflow_core.errors.UserError` for an
         image that cannot be read, and for any if the policy has not ``images = true``."""
 
@@ -85,13 +85,13 @@ class PolicyEngine(Protocol):
     def chat_text(
         self, messages: Messages, add_generation_prompt: bool = True, tools: Tools = ()
     ) -> str:
-        """The text that :meth:`render` encodes. A template that knows nothing of ``tools`` leaves them out.
+        """The text that :meth:`render` encodes. A template without support for ``tools`` omits them.
         :class:`astraflow_core.errors.UserError` if it refuses the messages."""
 
     async def generate(
         self, prompt: npt.NDArray[np.int32], sampling: Sampling | None = None
     ) -> GenerateResult:
-        """Sample a continuation. An aborted one (engine paused with ``abort``) is continued by itself."""
+        """Sample a continuation. An aborted one (engine paused with ``abort``) is continued automatically."""
 
     async def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
         """The log-prob of each token given those before it, at temperature 1, by the weights served now: float32 ``[T]``,
@@ -115,4 +115,4 @@ class Workflow(Protocol):
     async def run_episode(
         self, engines: Mapping[str, PolicyEngine], prompt: Prompt
     ) -> Trajectory | None:
-        """Play one episode; ``None`` rejects the sample. Rewards may be left to the reward component."""
+        """Play one episode; ``None`` rejects the sample. The reward component may compute the rewards instead."""

@@ -173,8 +173,8 @@ class Batch:
 
     @property
     def ages(self) -> npt.NDArray[np.int32]:
-        """int32 ``[N]``: versions of the policy that sampled a token by which it is old; without a meaning where
-        none was sampled."""
+        """int32 ``[N]``: age of each token in versions of the policy that sampled it; meaningless
+        where none was sampled."""
         newest = (
             np.int32(self.version)
             if self.counted_from is None

@@ -1,5 +1,5 @@
-"""The table of the columns of a row: what the fields of :class:`~astraflow_core.types.batch.Batch` declare of
-themselves, for everybody who writes, reads, checks or documents them."""
+"""The table of the columns of a row: what the fields of :class:`~astraflow_core.types.batch.Batch` declare,
+for all code that writes, reads, checks or documents them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a component is told about the run that it is part of."""
+"""What a component knows about the run that it is part of."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True)
 class ComponentContext:
-    """Passed to a component's factory beside its config.
+    """Passed to a component's factory along with its config.
 
     ``policy`` is the policy that the component works for (empty for those of the whole run), ``role``
     the process it lives in (``"dataflow"``, ``"raas"``, ``"engine"``, ``"trainer"``, ``"launcher"``),
-    ``seed`` its own seed, derived from the run's, ``directory`` a folder of its own that it may fill
+    ``seed`` its own seed, derived from the run's, ``directory`` its own folder, which it may fill
     (it is created on first use by the component), ``token`` the secret that the components of the run share (never logged),
     ``ranks`` the place of this process among those of a trainer, ``replica`` which of the ``replicas`` engines that
     serve the policy in one RaaS this is.

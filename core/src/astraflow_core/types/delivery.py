@@ -1,4 +1,4 @@
-"""A version that does not come as a file: what an engine is told that receives it from the trainer's memory."""
+"""A version that does not come as a file: what an engine needs to receive it from the trainer's memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from astraflow_core.types.weights import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where the ranks of a broadcast meet. The trainer is rank 0 and listens at ``address`` and ``port``; the
+    """Where the ranks of a broadcast rendezvous. The trainer is rank 0 and listens at ``address`` and ``port``; the
     engine's workers are ``rank_offset`` and following, of ``world_size`` in all."""
 
     address: str

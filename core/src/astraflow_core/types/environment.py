@@ -1,4 +1,4 @@
-"""What an environment and those who play in it tell each other."""
+"""The messages between an environment and the policies that play in it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 
 class Outcome(StrEnum):
-    """How an episode of an environment ended. A third way is no outcome: an environment that cannot go on raises
-    :class:`astraflow_core.errors.EnvironmentFailed`, so that nobody takes its failure for a reward of 0."""
+    """How an episode of an environment ended. A failure is not an outcome: an environment that cannot continue raises
+    :class:`astraflow_core.errors.EnvironmentFailed`, so that its failure is not mistaken for a reward of 0."""
 
     FINISHED = "finished"
     """It came to its end: won, lost, answered."""
     TRUNCATED = "truncated"
-    """It was cut off: the environment's bound on steps, time or money is reached."""
+    """It was cut off: the environment's limit on steps, time or money was reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Observation:
 
     ``reward`` is what the action before it earned, finite and 0 at the beginning; with several roles role → reward, of
     any of them. What an episode earned is the sum. ``outcome`` is set once the episode is over; ``messages`` may be
-    empty then, and nobody answers. ``state`` identifies the state that ``role`` is in: observations of episodes of one
+    empty then, and no reply follows. ``state`` identifies the state that ``role`` is in: observations of episodes of one
     task are equal in it if, and only if, the same can follow (algorithms such as GiGPO compare actions taken there);
     ``None`` if that is not known. ``metrics``: name → finite number, of the episode so far; the last of a name counts.
     """

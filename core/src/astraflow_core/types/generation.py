@@ -128,10 +128,10 @@ class GenerateResult:
 
 
 def routing_dtype(experts: int) -> np.dtype[Any]:
-    """Of the ids of so many experts: uint8 if they leave room for :func:`not_recorded`."""
+    """The dtype of ids of that many experts: uint8 if it leaves room for :func:`not_recorded`."""
     return np.dtype(np.uint8 if experts < 256 else np.uint16)
 
 
 def not_recorded(dtype: npt.DTypeLike) -> int:
-    """What stands for each expert of a token whose choices nobody recorded: all bits set."""
+    """The value of each expert id of a token whose choices were not recorded: all bits set."""
     return int(np.iinfo(dtype).max)

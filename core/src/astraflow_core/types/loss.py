@@ -1,4 +1,4 @@
-"""What a loss is given and what it returns; the tensors are of the trainer's framework."""
+"""The inputs and the result of a loss; tensors are those of the trainer's framework."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Loss:
     minimises the sum of coefficient × weighted sum over all micro-batches. ``metrics``: name → scalar
     tensor without gradient that *adds up* over micro-batches (a weighted sum, not a mean). Where both
     ``NAME_mean`` and ``NAME_square_mean`` of importance weights are given, the effective sample size
-    ``NAME_ess`` is made of them after the sum and shown instead of the latter."""
+    ``NAME_ess`` is computed from them after the sum and shown instead of the latter."""
 
     terms: dict[str, tuple[float, Tensor]]
     metrics: dict[str, Tensor] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What data policies see of groups and rows, and what they answer."""
+"""What data policies see of groups and rows, and what they return."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class BufferedRow:
 
 @dataclass(frozen=True, slots=True)
 class PoolWindow:
-    """What one trainer saw of a pool of ``size`` RaaS during a few versions: the share of its time that it
-    waited (``waiting``), trained tokens that were ``accepted`` and ``consumed`` (each row once, however often
-    it was replayed), and ``held_back``, the share of the places on offer that stood empty for want of a task,
-    in [0, 1)."""
+    """What one trainer measured of a pool of ``size`` RaaS during a few versions: the share of its time that it
+    waited (``waiting``), trained tokens that were ``accepted`` and ``consumed`` (each row once, no matter
+    how often it was replayed), and ``held_back``, the share of episode slots that were idle for lack of
+    a task, in [0, 1)."""
 
     size: int
     waiting: float
@@ -72,7 +72,7 @@ Branch = Literal["grow", "shrink", "hold"]
 
 @dataclass(frozen=True, slots=True)
 class PoolTarget:
-    """The size that the pool should have, and what that means for it."""
+    """The size that the pool should have, and why."""
 
     branch: Branch
     size: int

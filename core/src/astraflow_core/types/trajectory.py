@@ -1,4 +1,4 @@
-"""Sequences, trajectories and groups: what a rollout makes of a prompt."""
+"""Sequences, trajectories and groups: the results of rolling out a prompt."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Sequence:
     trajectory's reward for this sequence: what this step of it earned.
 
     Both of turns: index of the last token of a turn, which the policy sampled → ``turn_rewards``: what that turn
-    earned; it changes no ``reward``, and the algorithm is told whether that includes it. ``turn_states``: a name or
+    earned; it changes no ``reward``, and the algorithm knows whether that includes it. ``turn_states``: a name or
     number of the state in which the turn was taken, the same whenever that state is met in the group.
 
-    ``teacher_logprobs`` float32 ``[T]``: what a teacher gives the tokens that the policy sampled, 0 elsewhere.
+    ``teacher_logprobs`` float32 ``[T]``: log-probs that a teacher gives the tokens that the policy sampled, 0 elsewhere.
 
     ``routed_experts`` ``[T, layers, top_k]``, see :data:`~astraflow_core.types.generation.RoutedExperts`; the RaaS adds it if the policy has
     ``router_replay``. ``images``: those that the policy saw, at their placeholders, which it did not sample.
@@ -99,7 +99,7 @@ class TrajectoryView:
 
 @dataclass(frozen=True, slots=True)
 class RewardReport:
-    """What a reward may give in place of a bare number: the ``reward``, one number for all policies of the trajectory
+    """What a reward may return instead of a single number: the ``reward``, one number for all policies of the trajectory
     or policy → reward, and ``metrics`` of the episode, as :class:`Trajectory` has them. Where the workflow gave a metric
     of the same name, that of the workflow stays."""
 

@@ -1,4 +1,4 @@
-"""What a plugin that chooses a transport is told, and what it answers."""
+"""What a plugin that chooses a transport receives, and what it returns."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from astraflow_core.types.weights import Announcement
 
 @dataclass(frozen=True, slots=True)
 class TransportEnds:
-    """Between what weights are to travel. ``same_host``: trainer and every RaaS are on this host;
-    ``shared_devices``: and use the same GPUs by turns. ``host`` is the address that other hosts reach this one by
+    """The two ends between which weights are transferred. ``same_host``: trainer and every RaaS are on this host;
+    ``shared_devices``: and take turns on the same GPUs. ``host`` is the address that other hosts reach this one by
     (``None``: there are none, or the launcher says where the trainer is). ``engine`` and ``trainer`` are the
     capabilities of both, ``transports`` those of each installed transport, by name. ``model_bytes``: the size of the
     model's tensors, if they are in a local folder.
 
-    A process that joins a run which is on already knows more: ``announced`` is the newest version of the policy,
+    A process that joins a running run knows more: ``announced`` is the newest version of the policy,
     which its publisher serves to whoever has ``token``."""
 
     same_host: bool
@@ -33,7 +33,7 @@ class TransportEnds:
 
 @dataclass(frozen=True, slots=True)
 class TransportChoice:
-    """The transport ``use`` with its keys, and why it is the one, in words for the header of the run."""
+    """The transport ``use`` with its keys, and why it was chosen, in words for the header of the run."""
 
     use: str
     why: str

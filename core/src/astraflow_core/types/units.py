@@ -1,4 +1,4 @@
-"""What counts in a group beside its sequences: whole trajectories, and tokens."""
+"""The units of a group other than its sequences: whole trajectories, and tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models and versions of their weights: what became of a reference, tensors on their way out, manifests, announcements, local sources."""
+"""Models and versions of their weights: resolved references, exported tensors, manifests, announcements, local sources."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a trainer tells the dataflow, and the dataflow every RaaS, about a version: enough to fetch
-    and to verify it. ``endpoints`` are addresses of publishers, best first."""
+    """What a trainer announces to the dataflow, and the dataflow to every RaaS, about a version: enough
+    to fetch and verify it. ``endpoints`` are addresses of publishers, best first."""
 
     policy: str
     version: int
@@ -109,8 +109,8 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What was measured of the way from a publisher to this host: ``mb_s`` in 10^6 bytes a second, which is a
-    lower bound, and the round trip in seconds."""
+    """The measured connection from a publisher to this host: ``mb_s`` in 10^6 bytes per second, a
+    lower bound, and the round-trip time in seconds."""
 
     mb_s: float
     round_trip_s: float
@@ -120,7 +120,7 @@ class Link:
 class WeightSource:
     """A version that is local, whole and verified. ``path`` is a safetensors file that any process on
     this host can open; it stays as it is until the source is released by its receiver. ``kind`` and ``base`` are
-    the manifest's. ``link`` is what the fetch told about its way, if it was long enough to tell."""
+    the manifest's. ``link`` is what the fetch measured, if it took long enough to measure it."""
 
     policy: str
     version: int
