@@ -204,5 +204,5 @@ def test_the_rate_is_that_of_the_second_half_if_it_is_higher(
     meter = probing._Meter(102.0)
     with meter.running(), pytest.raises(probing._Enough):
         meter.receive(clock, (0, 64 << 20))  # type: ignore[arg-type]
-    assert meter.tells
+    assert meter.conclusive
     assert meter.mb_s() == pytest.approx(expected * 1.048576, rel=0.01)

@@ -75,7 +75,7 @@ def test_room_is_waited_for_and_told_once(
     ]
     assert "about 12.3 MB are needed, " in caplog.text
     told: list[str] = []
-    assert when_room(failing(0), path, tell=told.append) == "after 1"
+    assert when_room(failing(0), path, report=told.append) == "after 1"
     assert told == []
     with pytest.raises(
         NoRoom, match=r"file: .*No space left on device; there was no disk space for"
@@ -122,12 +122,12 @@ def test_files_on_a_really_full_disk(small: SmallDisk, at_once: None) -> None:
     assert {p.name for p in small.path.iterdir()} <= {"old", "filler", "lost+found"}
     waited: list[str] = []
 
-    def tell(said: str) -> None:
+    def report(said: str) -> None:
         waited.append(said)
         if "waits for disk space" in said:
             small.free()
 
-    when_room(lambda: replace_file(old, "x" * 5000), old, tell=tell)
+    when_room(lambda: replace_file(old, "x" * 5000), old, report=report)
     assert old.stat().st_size == 5000
     assert len(waited) == 2
 

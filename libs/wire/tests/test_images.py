@@ -187,7 +187,7 @@ def tampered(body: bytes, change: Any) -> bytes:
         (lambda table, buffers: table[0][0].__setitem__(0, 3), "within one sequence"),
         (
             lambda table, buffers: table[0][1].__setitem__(0, 0),
-            "after the tokens of the image before",
+            "after the tokens of the previous image",
         ),
         (lambda table, buffers: table[0][0].__setitem__(1, 900), "within one sequence"),
         (lambda table, buffers: table[0][0].__setitem__(2, 2), "one of 2 images"),

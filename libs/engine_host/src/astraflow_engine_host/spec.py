@@ -1,4 +1,4 @@
-"""What a child of a RaaS is told: a file that only its owner may read; the token goes by environment."""
+"""The settings of a child of a RaaS: a file that only its owner may read; the token is passed in the environment."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TOKEN_VARIABLE = "ASTRAFLOW_TOKEN"
 
 class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     """``config`` is the run's configuration as JSON, ``directory`` the run's, ``raas`` the name of the
-    RaaS, ``policy`` whom the child works for (empty: nobody in particular) and ``replica`` as which of its
-    engines, ``address`` where it reports, ``parent`` the process that it must not outlive."""
+    RaaS, ``policy`` the policy that the child works for (empty: none in particular) and ``replica`` its number among
+    the engines of that policy, ``address`` where it reports, ``parent`` the process that it must not outlive."""
 
     config: str
     directory: str

@@ -1,8 +1,8 @@
 """The program that a launcher runs on each host: starts processes there, watches them and sends back their output.
 
-It needs Python 3.8 and its standard library only, as one file, because a launcher sends it to hosts where nothing of
-AstraFlow is imported. It talks to one launcher in lines of JSON over a byte stream, and may be reached again after the
-stream has broken: output waits in files. It ends its processes, and itself, if the launcher is silent for too long.
+It needs Python 3.8 and its standard library only, as one file, because a launcher sends it to hosts where nothing
+of AstraFlow is imported. It exchanges lines of JSON with one launcher over a byte stream, and may be reached again after
+the stream has broken: output waits in files. It ends its processes, and itself, if the launcher is silent for too long.
 
 ``agent.py attach ID SILENCE_S`` joins standard input and output with the agent of that id, which it starts if there
 is none. ``agent.py dial FILE`` connects to the launcher that FILE describes. ``agent.py become PARENT COMMAND …`` is
@@ -35,14 +35,14 @@ CHUNK = 1 << 18
 TICK_S = 0.05
 STATES_EVERY_S = 1.0
 GRACE_S = 30.0
-"""How long processes may clean up when the host asks the agent to end (SIGTERM)."""
+"""How long processes may clean up when the host asks the agent to exit (SIGTERM)."""
 START_S = 10.0
 HOLE = 1 << 20
-"""Bytes of output that arrived, from which their room on the disk is given back."""
+"""Bytes of delivered output from which their disk space is freed."""
 
 
 class HostProcess:
-    """One start of a process. ``key`` is unique; its output is in ``spool`` until the launcher has it."""
+    """One start of a process. ``key`` is unique; its output stays in ``spool`` until the launcher has received it."""
 
     def __init__(self, key: str, spool: Path, process: subprocess.Popen[bytes]) -> None:
         self.key, self.spool, self.process = key, spool, process
@@ -53,7 +53,7 @@ class HostProcess:
         self.told: Any = None
 
     def look(self, now: float) -> None:
-        """See whether it ended, how much CPU time it used, and kill it if its time is over."""
+        """Check whether it ended, how much CPU time it used, and kill it if its deadline passed."""
         if self.exit_code is not None:
             return
         pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
@@ -96,7 +96,7 @@ class HostProcess:
         return self.sent >= self.spool.stat().st_size
 
     def state(self) -> dict[str, Any]:
-        """What the launcher is told."""
+        """The state that the launcher receives."""
         ended = self.exit_code is not None
         return {
             "key": self.key,
@@ -119,7 +119,7 @@ class HostAgent:
         self.leaving = False
 
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve the launcher over a new connection, in the place of an older one."""
+        """Serve the launcher over a new connection, which replaces an older one."""
         if self.writer is not None:
             self.writer.close()
         self.writer, self.heard = writer, time.monotonic()
@@ -138,12 +138,12 @@ class HostAgent:
             writer.close()
 
     def say(self, words: dict[str, Any]) -> None:
-        """Send a message, if anybody is there to read it."""
+        """Send a message, if the launcher is connected."""
         if self.writer is not None and not self.writer.is_closing():
             self.writer.write(json.dumps(words).encode() + b"\n")
 
     def obey(self, words: dict[str, Any]) -> None:
-        """Do what the launcher says, and answer if it wants an answer."""
+        """Execute a command of the launcher, and reply if it expects a reply."""
         answer: dict[str, Any] = {"answer": words.get("id")}
         try:
             answer["result"] = getattr(self, "do_" + str(words["do"]))(words)
@@ -153,21 +153,21 @@ class HostAgent:
             self.say(answer)
 
     def do_ping(self, words: dict[str, Any]) -> None:
-        """The launcher is there."""
+        """The launcher is alive."""
 
     def do_look(self, words: dict[str, Any]) -> bool:
-        """Whether a path is there."""
+        """Whether a path exists."""
         return os.path.exists(words["path"])
 
     def do_write(self, words: dict[str, Any]) -> None:
-        """Write a small file that only this user reads; it must not be there."""
+        """Write a small file that only this user can read; it must not exist."""
         os.makedirs(os.path.dirname(words["path"]), mode=0o700, exist_ok=True)
         file = os.open(words["path"], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(file, "w") as out:
             out.write(words["text"])
 
     def do_start(self, words: dict[str, Any]) -> None:
-        """Start a process; the same start once more does nothing."""
+        """Start a process; repeating the same start does nothing."""
         key, cwd = words["key"], words.get("cwd")
         if key in self.children:
             return
@@ -188,7 +188,7 @@ class HostAgent:
             self.children[words["key"]].ask(words["deadline_s"])
 
     def do_arrived(self, words: dict[str, Any]) -> None:
-        """The launcher has the output of a process up to an offset."""
+        """The launcher has received the output of a process up to an offset."""
         child = self.children.get(words["key"])
         if child is None:
             return
@@ -198,17 +198,17 @@ class HostAgent:
             child.freed = _give_back(child.spool, child.arrived)
 
     def do_flush(self, words: dict[str, Any]) -> None:
-        """Send all output that there is before the answer."""
+        """Send all existing output before the reply."""
         if words["key"] in self.children:
             self.send_output(self.children[words["key"]], math.inf)
 
     def do_close(self, words: dict[str, Any]) -> None:
-        """Kill everything, and end."""
+        """Kill all processes, and exit."""
         self.end_all()
         self.over.set()
 
     def end_all(self) -> None:
-        """Kill everything and wait for its end."""
+        """Kill all processes and wait for their end."""
         for child in self.children.values():
             child.kill()
         for child in self.children.values():
@@ -217,7 +217,7 @@ class HostAgent:
                 time.sleep(0.001)
 
     def leave(self) -> None:
-        """The host is needed for something else: let processes clean up, then end."""
+        """The host is being reclaimed: let processes clean up, then exit."""
         self.leaving = True
         self.say({"leaving": GRACE_S})
         for child in self.children.values():
@@ -251,7 +251,7 @@ class HostAgent:
             self.say({"states": states})
 
     async def watch(self) -> None:
-        """Until the launcher says so, is silent for too long, or the host takes the place back."""
+        """Run until the launcher closes, is silent for too long, or the host is reclaimed."""
         while not self.over.is_set():
             self.tick()
             alive = any(child.exit_code is None for child in self.children.values())
@@ -288,7 +288,7 @@ async def serve(folder: Path, silence_s: float) -> None:
 
 
 async def dial(description: dict[str, Any]) -> None:
-    """Connect to the launcher, again and again, until it is silent for too long."""
+    """Connect to the launcher, and reconnect until it is silent for too long."""
     folder = Path(tempfile.mkdtemp(prefix="astraflow-"))
     agent = HostAgent(folder, description["silence_s"], os.getppid())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.leave)
@@ -320,7 +320,7 @@ def attach(name: str, silence_s: str, source: bytes) -> None:
         folder.mkdir(0o700)
     except FileExistsError:
         if folder.lstat().st_uid != os.getuid() or folder.is_symlink():
-            sys.exit(f"astraflow: {folder} belongs to somebody else")
+            sys.exit(f"astraflow: {folder} belongs to another user")
     else:
         program = folder / "agent.py"
         program.write_bytes(source)
@@ -331,7 +331,7 @@ def attach(name: str, silence_s: str, source: bytes) -> None:
         )  # fmt: skip
     connection = _connected(folder)
     reading = os.fork()
-    if reading == 0:  # the child carries what the launcher says, this process what it is told
+    if reading == 0:  # the child forwards messages of the launcher, this process those to it
         _carry(lambda: os.read(0, CHUNK), connection.sendall)
         connection.shutdown(socket.SHUT_RDWR)
         os._exit(0)
@@ -381,8 +381,8 @@ def become(parent: int, command: list[str]) -> None:
 
 
 def facts(address: str) -> dict[str, Any]:
-    """What a launcher wants to know of this host. ``gpus`` are values of CUDA_VISIBLE_DEVICES, ``visible_gpus`` those
-    that a scheduler has put there; ``address`` is where the launcher reached it."""
+    """The facts that a launcher needs about this host. ``gpus`` are values of CUDA_VISIBLE_DEVICES, ``visible_gpus`` those
+    that a scheduler has set; ``address`` is where the launcher reached it."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _first_line("/sys/fs/cgroup/cpu.max").split()
     if len(quota) == 2 and quota[0] != "max":

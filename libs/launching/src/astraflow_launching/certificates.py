@@ -1,4 +1,4 @@
-"""Certificates for TLS between processes that know each other: signed by themselves, or by an authority of their own."""
+"""Certificates for TLS between processes that know each other: self-signed, or signed by their own authority."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def self_signed(hosts: tuple[str, ...], valid: datetime.timedelta) -> Certificat
 
 
 def new_authority(name: str, valid: datetime.timedelta) -> Certificate:
-    """A certificate that signs others, and can be shown by no server. Raises as :func:`self_signed` does."""
+    """A certificate that signs others, and cannot be used by a server. Raises as :func:`self_signed` does."""
     return _made(name, (), valid, None, authority=True)
 
 
@@ -58,8 +58,8 @@ def issued(
 
 
 def with_revocations(authority: Certificate, *revoked: bytes) -> bytes:
-    """The certificate of an authority, in PEM, with the list of those that it has revoked: those of before, and ``revoked``,
-    certificates in PEM. Who reads it as the authority refuses them. Raises as :func:`self_signed` does."""
+    """The certificate of an authority, in PEM, with the list of those that it has revoked: the previous ones, and ``revoked``,
+    certificates in PEM. Services that trust this file refuse them. Raises as :func:`self_signed` does."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

@@ -1,4 +1,4 @@
-"""Where agents that a scheduler starts connect to their launcher: TLS, with a certificate of its own for each run."""
+"""Where agents that a scheduler starts connect to their launcher: TLS, with a separate certificate for each run."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class DialStream:
             self._writer.write(data)
 
     async def close(self) -> str:
-        """Hang up."""
+        """Close the connection."""
         self._writer.close()
         return ""
 
 
 class DialIn:
-    """Accepts the agents of a run. Each proves that it could read its description, a file with mode 0600 in the run
+    """Accepts the agents of a run. Each proves that it has read its description, a file with mode 0600 in the run
     directory, which names address, certificate and a secret; nothing secret travels any other way."""
 
     def __init__(self, directory: Path, silence_s: float) -> None:
@@ -71,7 +71,7 @@ class DialIn:
         self._address = address, self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Listen no longer, and close what is still connected: a TLS connection that was hung up waits for its peer."""
+        """Stop listening, and close open connections: a closed TLS connection waits for its peer."""
         if self._server is not None:
             self._server.close()
         left = list(self._open)
@@ -111,7 +111,7 @@ class DialIn:
         return partial(self._next, agent_id)
 
     def no_longer(self, agent_id: str, why: str) -> None:
-        """An agent will never come: whoever waits for it learns why."""
+        """An agent will not connect: those that wait for it get the reason."""
         self._gone[agent_id] = why
 
     async def _next(self, agent_id: str) -> Stream:
@@ -135,7 +135,7 @@ class DialIn:
             self._open.discard(writer)
 
     async def _introduced(self, reader: asyncio.StreamReader) -> str | None:
-        """Who is there, if it knows its secret."""
+        """The agent that connected, if it knows its secret."""
         try:
             said: Any = json.loads(await asyncio.wait_for(reader.readline(), GREETING_S))
             known, secret = str(said["agent"]), str(said["secret"])

@@ -28,7 +28,7 @@ def carried(environment: Mapping[str, str]) -> dict[str, str]:
 def environment_of(
     spec: ProcessSpec, place: ProcessPlace, address: str, shares_gpus: bool
 ) -> dict[str, str]:
-    """All that a process gets beside what its host has."""
+    """All variables that a process gets in addition to those of its host."""
     found = dict.fromkeys(THREAD_VARIABLES, str(place.threads)) | carried(os.environ)
     found["PYTHONUNBUFFERED"] = "1"
     found[HOST_ADDRESS] = address

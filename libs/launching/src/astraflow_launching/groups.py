@@ -16,7 +16,7 @@ _ORDER = {"trainer": 0, "raas": 1, "dataflow": 2}
 @dataclass
 class HostGroup:
     """``hosts`` lists the processes of each host. Every host has ``cpus`` and ``gpus``, and ``memory_gb``, in 10^9
-    bytes: ``None`` if a process does not say how much it needs."""
+    bytes: ``None`` if a process does not state how much it needs."""
 
     labels: tuple[str, ...]
     spot: bool
@@ -31,7 +31,7 @@ class HostGroup:
         return [name for host in self.hosts for name in host]
 
     def size(self, needs: Mapping[str, ProcessKeys]) -> None:
-        """Ask for what the fullest host needs."""
+        """Request what the fullest host needs."""
         each = [[needs[name] for name in host] for host in self.hosts]
         self.cpus = max(math.ceil(sum(keys.cpus or 1 for keys in host)) for host in each)
         self.gpus = max(sum(keys.gpus for keys in host) for host in each)
@@ -40,8 +40,8 @@ class HostGroup:
             self.memory_gb = max(math.fsum(amount or 0 for amount in host) for host in amounts)
 
     def resources(self, name: str) -> HostResources:
-        """What a host of the group has, if it is called ``name``. Memory that nobody asked for is shared without
-        counting it."""
+        """The resources of a host of the group, under the name ``name``. Memory that no role requested is shared
+        without counting it."""
         return HostResources(
             name,
             self.cpus,

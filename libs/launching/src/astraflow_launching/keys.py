@@ -98,8 +98,8 @@ class RemoteKeys(ResourceKeys):
 
     silence_s: Seconds = Field(
         default=30.0,
-        description="A host that hears nothing from the launcher for this long ends its processes; one that "
-        "the launcher hears nothing from counts as lost shortly after.",
+        description="A host that receives nothing from the launcher for this long ends its processes; a host "
+        "from which the launcher receives nothing counts as lost shortly after.",
     )
     connect_s: Seconds = Field(default=60.0, description="Maximum time to reach a host.")
 

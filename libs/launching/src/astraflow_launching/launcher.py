@@ -31,7 +31,7 @@ LAST_LINES = 12
 CLOSE_S = 10.0
 FLUSH_S = 2.0
 AGAIN_S = 10.0
-"""Longest that a host which was lost is waited for when a process needs one."""
+"""The longest that the launcher waits for a lost host when a process needs one."""
 
 KILLED = -9
 PLACEMENT = "placement.json"
@@ -78,7 +78,7 @@ class _Process:
 
 
 class AgentLauncher(ABC):
-    """Places processes on the hosts of :meth:`hosts`, and keeps watch through their agents."""
+    """Places processes on the hosts of :meth:`hosts`, and monitors them through their agents."""
 
     def __init__(self, config: RemoteKeys, context: ComponentContext) -> None:
         self._keys, self._context = config, context
@@ -98,20 +98,20 @@ class AgentLauncher(ABC):
     @abstractmethod
     def hosts(self, specs: Sequence[ProcessSpec]) -> Mapping[HostKeys, Open]:
         """The hosts for the processes of a run, and how the agent of each is reached. Raises
-        :class:`PreflightError` if they cannot be had."""
+        :class:`PreflightError` if they are not available."""
 
     def more_hosts(self, spec: ProcessSpec) -> Mapping[HostKeys, Open]:
-        """Hosts in the place of those that were lost, for a process to be started again."""
+        """Replacements for lost hosts, for a process that is to be restarted."""
         return {}
 
     def release(self) -> None:  # noqa: B027 (a launcher without anything to give back has none)
-        """Give back what :meth:`hosts` took, after the last process has ended."""
+        """Release what :meth:`hosts` acquired, after the last process has ended."""
 
     async def last(self) -> None:  # noqa: B027
-        """What is left to do in the event loop."""
+        """The remaining work in the event loop."""
 
     def resources(self, host: HostKeys, facts: Mapping[str, Any]) -> HostResources:
-        """What a host has, by its agent and the config."""
+        """The resources of a host, according to its agent and the config."""
         reported = HostResources(host.name, facts["cpus"], facts["memory_gb"], tuple(facts["gpus"]))
         return reported.limited(host)
 
@@ -123,7 +123,7 @@ class AgentLauncher(ABC):
         return self._keys.restarts
 
     def prepare(self, specs: Sequence[ProcessSpec]) -> None:
-        """Reach all hosts and share them out."""
+        """Connect to all hosts and place the processes on them."""
         check_names(self._keys, specs)
         if not self._links:
             self._reach(self.hosts(specs), self._keys.connect_s)
@@ -141,7 +141,7 @@ class AgentLauncher(ABC):
         except PreflightError as error:
             if process is None or spec.role != "raas":
                 raise RunFailed(str(error)) from error
-            self._end_without_host(process, error)  # the run goes on with those that are left
+            self._end_without_host(process, error)  # the run continues with the remaining ones
             return
         process = process or _Process(spec)
         with self._changed:
@@ -193,7 +193,7 @@ class AgentLauncher(ABC):
         return tail(process.spec.log, lines)
 
     def close(self) -> None:
-        """Kill everything at once, wait for its end, and let go of the hosts."""
+        """Kill everything at once, wait for its end, and release the hosts."""
         if self._closed:
             return
         self._closed = True

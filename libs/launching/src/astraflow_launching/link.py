@@ -1,4 +1,4 @@
-"""The launcher's end of the connection to an agent, which may break and be made again."""
+"""The launcher's end of the connection to an agent, which may break and be re-established."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOK_S = 0.5
 _SHOWN = 80
 """Characters of a line that is not the agent's, in an error."""
 MARGIN_S = 3.0
-"""How much longer than a host its launcher waits: then no process of a host that counts as lost is running."""
+"""How much longer than a host its launcher waits, so that no process of a host that counts as lost is running."""
 
 
 class Stream(Protocol):
@@ -29,28 +29,28 @@ class Stream(Protocol):
         """Send, without waiting."""
 
     async def close(self) -> str:
-        """Hang up. Returns what the other side said about a failure, if anything."""
+        """Close the connection. Returns what the other side reported about a failure, if anything."""
 
 
 Open = Callable[[], Awaitable[Stream]]
 
 
 class LinkListener(Protocol):
-    """Who is told what an agent says. Called in the event loop."""
+    """The receiver of an agent's messages. Called in the event loop."""
 
     def on_states(self, host: str, states: list[dict[str, Any]]) -> None:
         """The states of processes."""
 
     def on_output(self, key: str, offset: int, data: bytes) -> int | None:
-        """Output of a process. Returns how many bytes of it are stored; ``None`` if there is no room now."""
+        """Output of a process. Returns how many bytes of it are stored; ``None`` if there is no space now."""
 
     def on_lost(self, host: str, why: str) -> None:
-        """The host is gone, with its processes."""
+        """The host was lost, with its processes."""
 
 
 @dataclass(eq=False)
 class AgentLink:
-    """``open`` makes a connection to the agent of ``host``. ``silence_s`` is how long the agent waits for words."""
+    """``open`` makes a connection to the agent of ``host``. ``silence_s`` is how long the agent waits for a message."""
 
     host: str
     open: Open
@@ -66,7 +66,7 @@ class AgentLink:
     _up: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, first_s: float) -> None:
-        """Keep the connection until :meth:`close` or until the host is lost; it must come up in ``first_s`` first."""
+        """Maintain the connection until :meth:`close` or until the host is lost; it must first be established within ``first_s``."""
         self._last_received = time.monotonic()
         allowed, why = first_s, "it did not answer"
         while not self._closing:
@@ -85,7 +85,7 @@ class AgentLink:
                 if not self.facts and said and not self._closing:
                     why = said  # it never came up, and says why
                     break
-                why = said or "the connection broke and could not be made again"
+                why = said or "the connection broke and could not be re-established"
             if self.facts:
                 allowed = self.silence_s + MARGIN_S
             await asyncio.sleep(LOOK_S / 2)
@@ -93,7 +93,7 @@ class AgentLink:
             self.give_up(why)
 
     def give_up(self, why: str) -> None:
-        """The host is gone: nobody waits for it any longer."""
+        """The host is lost: stop waiting for it."""
         if self.lost:
             return
         self.lost = why
@@ -105,11 +105,11 @@ class AgentLink:
         self.listener.on_lost(self.host, why)
 
     async def up(self) -> None:
-        """Until the agent has answered, or is given up."""
+        """Wait until the agent has answered, or is given up."""
         await self._up.wait()
 
     async def ask(self, do: str, **words: Any) -> Any:
-        """Have the agent do something; returns its answer, over the next connection if this one breaks."""
+        """Send a command to the agent and return its reply, over the next connection if this one breaks."""
         if self.lost:
             raise RunFailed(f"host {self.host!r} was lost: {self.lost}")
         self._count += 1
@@ -124,7 +124,7 @@ class AgentLink:
             self._asked.pop(number, None)
 
     async def close(self, deadline_s: float) -> None:
-        """Have the agent kill everything, and hang up."""
+        """Have the agent kill everything, and close the connection."""
         if not self.lost and self.facts:
             with contextlib.suppress(TimeoutError, RunFailed):  # then it ends after the silence
                 await asyncio.wait_for(self.ask("close"), deadline_s)
@@ -155,7 +155,7 @@ class AgentLink:
         return said
 
     async def _ping(self) -> None:
-        """Say that the launcher is there; hang up if the agent has been silent for half of the time that it waits."""
+        """Send a heartbeat; disconnect if the agent has been silent for half of its timeout."""
         while True:
             self._write(b'{"do": "ping"}\n')
             await asyncio.sleep(min(LOOK_S, self.silence_s / 8))

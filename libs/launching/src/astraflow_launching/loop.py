@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for launchers whose methods are called from threads."""
+"""An event loop in a separate thread, for launchers whose methods are called from threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LoopThread:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T], who: str, what: str, deadline_s: float) -> T:
-        """The result of ``work``; :class:`DeadlineExceeded` if ``who`` does not bring it in time."""
+        """The result of ``work``; :class:`DeadlineExceeded` if ``who`` does not complete it in time."""
         future = self.start(work)
         try:
             return future.result(deadline_s)
@@ -34,7 +34,7 @@ class LoopThread:
             raise DeadlineExceeded(who, what, deadline_s) from error
 
     def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Begin ``work``."""
+        """Start ``work``."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Which process runs on which host, and with what. Pure: no host is asked."""
+"""Which process runs on which host, and with which resources. Pure: no host is contacted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LATER_RAAS = re.compile(r"raas-\d+")
 
 @dataclass(frozen=True, slots=True)
 class HostResources:
-    """What a host has. ``gpus`` are values for CUDA_VISIBLE_DEVICES; ``memory_gb`` is in 10^9 bytes."""
+    """The resources of a host. ``gpus`` are values for CUDA_VISIBLE_DEVICES; ``memory_gb`` is in 10^9 bytes."""
 
     name: str
     cpus: float
@@ -30,7 +30,7 @@ class HostResources:
     spot: bool = False
 
     def limited(self, keys: HostKeys) -> HostResources:
-        """With what the config says about the host in the place of what the host reports."""
+        """The same with the values of the config in place of those that the host reports."""
         return HostResources(
             self.name,
             keys.cpus or self.cpus,
@@ -95,7 +95,7 @@ def check_names(keys: ResourceKeys, specs: Iterable[ProcessSpec]) -> None:
 
 
 def check_counts(keys: ResourceKeys, hosts: int) -> None:
-    """:class:`PreflightError` if a role is to be spread over more hosts than the ``hosts`` that there are."""
+    """:class:`PreflightError` if a role is to be spread over more than ``hosts`` hosts."""
     for role in reversed(_ORDER):
         needs: ProcessKeys = getattr(keys, role)
         if needs.count is not None and needs.count > hosts:
@@ -106,7 +106,7 @@ def check_counts(keys: ResourceKeys, hosts: int) -> None:
 
 
 class Placement:
-    """Shares the hosts out between processes. ``policies``: engines in each RaaS, for threads."""
+    """Places processes on hosts. ``policies``: engines in each RaaS, for threads."""
 
     def __init__(
         self, keys: ResourceKeys, hosts: Iterable[HostResources], policies: int = 1
@@ -135,19 +135,19 @@ class Placement:
         raise problem
 
     def add(self, spec: ProcessSpec) -> ProcessPlace:
-        """One more process, or one whose host is gone, in the room that the others leave."""
+        """One more process, or one whose host was lost, in the space that the others leave."""
         self._specs[spec.name], self._chosen = spec, {}
         kept = {name: place for name, place in self.places.items() if name != spec.name}
         self.places = self._placed([spec], kept, packed=False)
         return self._with_threads()[spec.name]
 
     def remove_host(self, name: str) -> None:
-        """A host is gone; its processes have no place until they are added again."""
+        """A host was lost; its processes have no place until they are added again."""
         self._hosts.pop(name, None)
         self.places = {key: place for key, place in self.places.items() if place.host != name}
 
     def add_host(self, host: HostResources) -> None:
-        """A new host, or one that is back."""
+        """A new host, or one that has returned."""
         self._hosts[host.name] = host
 
     def _placed(
@@ -210,7 +210,7 @@ class Placement:
         )
 
     def _with_threads(self) -> dict[str, ProcessPlace]:
-        """An equal share of the cores that nobody asked for, for each process that computes."""
+        """An equal share of the cores that no role requested, for each process that computes."""
         for name, host in self._hosts.items():
             here = [key for key, place in self.places.items() if place.host == name]
             given = sum(self._needs(key).cpus or 0 for key in here)

@@ -1,4 +1,4 @@
-"""The seam between those who need a program run and the sandbox that runs it."""
+"""The interface between code that needs a program run and the sandbox that runs it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Ending = Literal["exited", "cpu", "deadline", "output"]
 
 
 class SandboxFailed(WorkflowError):
-    """The sandbox could not run a program, for a reason that the program has no part in: the episode has failed, and
-    its task is tried again."""
+    """The sandbox could not run a program, for a reason that is not the program's fault: the episode failed,
+    and its task is retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class ProgramLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """How a program ended. ``code`` is its exit code, 128 + n if signal n killed it. ``ending``: by itself
-    (``exited``), or because it used up its processor time, its wall time or its output. Text that is not UTF-8 has
+    """How a program ended. ``code`` is its exit code, 128 + n if signal n killed it. ``ending``: on its
+    own (``exited``), or because it used up its processor time, its wall time or its output. Text that is not UTF-8 has
     U+FFFD in its place. ``cpu_s`` is the processor time of all its processes; ``waited_s`` the time for which they
     could have run and had no processor, of a program that ended by its deadline; ``starved`` if that was a third of the
-    deadline: the machine was too busy to tell what the program would have done."""
+    deadline: the machine was too busy for a meaningful result."""
 
     code: int
     stdout: str
@@ -49,7 +49,7 @@ class ProgramResult:
 
     @property
     def succeeded(self) -> bool:
-        """Whether it ended by itself with code 0."""
+        """Whether it exited on its own with code 0."""
         return self.ending == "exited" and self.code == 0
 
 
@@ -57,6 +57,6 @@ class CodeRunner(Protocol):
     """Runs untrusted Python programs, many at once."""
 
     async def run(self, program: str, stdin: str = "") -> ProgramResult:
-        """Run ``program`` as a main module with ``stdin`` on its standard input. Whatever the program does is a result;
-        :class:`SandboxFailed` says that the sandbox itself failed. Nothing of the program is left when this returns
-        or is cancelled."""
+        """Run ``program`` as a main module with ``stdin`` on its standard input. Whatever the program does is returned as a result;
+        :class:`SandboxFailed` says that the sandbox itself failed. No process of the program remains when this
+        returns or is cancelled."""

@@ -23,7 +23,7 @@ from astraflow_sandbox.guest import frames
 START_DEADLINE_S = 60.0
 END_DEADLINE_S = 10.0
 GRACE_S = 30.0
-"""Longest that a zygote may take for what it does beside a program, on a busy machine."""
+"""The maximum time that a zygote may take for its work other than running a program, on a busy machine."""
 MOST_HEADER_BYTES = 1 << 16
 _SOURCES = str(Path(__file__).parents[1])
 _COMMAND = (
@@ -49,8 +49,8 @@ class SandboxReport:
 
 
 class GuestProcess:
-    """One sandboxed interpreter, which runs one program at a time. It is not ``usable`` any more when a call of it was left
-    in its middle, or failed: its answer may still come."""
+    """One sandboxed interpreter, which runs one program at a time. It is no longer ``usable`` once a call of it was
+    abandoned, or failed: its answer may still arrive."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Start it, and wait until it is confined: blocks. :class:`IsolationRefused`, :class:`Gone`."""
@@ -142,7 +142,7 @@ class GuestProcess:
     ) -> tuple[dict[str, Any], bytes]:
         loop = asyncio.get_running_loop()
         if not self.usable:
-            raise Gone("the sandbox was left in the middle of a call")
+            raise Gone("the sandbox was interrupted in the middle of a call")
         self.usable = False
         try:
             async with asyncio.timeout(self._settings["deadline_s"] + GRACE_S):

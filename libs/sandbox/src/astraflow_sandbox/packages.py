@@ -11,7 +11,7 @@ from astraflow_core.errors import PreflightError
 
 def imports_of(packages: Sequence[str]) -> dict[str, list[str]]:
     """What a sandboxed interpreter needs to import ``packages``: ``readable`` folders and files, ``listed`` folders whose
-    names alone are read, ``import_paths`` and the modules to ``preload``. Libraries that a wheel keeps beside its package
+    names alone are read, ``import_paths`` and the modules to ``preload``. Libraries that a wheel keeps next to its package
     (``numpy.libs``) are readable too."""
     readable: list[str] = []
     homes: list[str] = []

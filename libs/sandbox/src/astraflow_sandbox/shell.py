@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Mapping
 
 HOST_PROGRAMS = ("/bin", "/sbin", "/etc/alternatives")
-"""Folders with programs, and with the links that lead to some of them, beside those that every program sees."""
+"""Folders with programs, and with the links that lead to some of them, in addition to those that every program sees."""
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _OWN_FOLDER = "/tmp"  # noqa: S108 - of the sandbox's own tree
 _PROGRAM = """\

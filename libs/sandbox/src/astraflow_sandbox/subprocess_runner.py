@@ -1,4 +1,4 @@
-"""Runs each program in an interpreter of its own, confined by the kernel."""
+"""Runs each program in a separate interpreter, confined by the kernel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SubprocessRunner:
     """A :class:`~astraflow_sandbox.code_runner.CodeRunner` over processes of this interpreter, each started for one
     program, with the standard library and ``packages`` (names to import, such as ``numpy``; read-only, and imported
     before the program begins). ``isolated``: no network, no file but the program's own folder and the libraries, no view
-    of other processes, by the layers that this host has. Without it only the limits hold, and the program has the rights
+    of other processes, by the layers that this host has. Without it only the limits apply, and the program has the rights
     of its user. ``without`` leaves layers out of ``LAYERS``, as a host without them would. At most ``at_once`` programs
     run at a time, by default one for each processor. ``host_programs``: programs may start those of the host, and what they
     write; ``folders`` are absolute names, such as ``/app``, that lead into the program's own folder."""
@@ -153,19 +153,19 @@ class WarmRunner(SubprocessRunner):
             except Gone:
                 if guest is None or guest.used == 1:
                     raise
-            # It may have ended before the program came; a new one tells.
+            # It may have exited before the program arrived; retry with a new one.
             async with self._guest(new=True) as guest:
                 return await guest.run(program, stdin)
 
     async def evaluate(self, code: str) -> ProgramResult:
-        """What one piece of a session gives, which then ends; it counts for one of ``at_once``."""
+        """The result of one piece of code in a session that then ends; it counts as one of ``at_once``."""
         async with self._slots(), self.session() as session:
             return await session.run(code)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
-        """An interpreter that keeps its state from one piece of code to the next, for one who needs that; it counts for
-        none of ``at_once``."""
+        """An interpreter that keeps its state from one piece of code to the next; it does not count
+        towards ``at_once``."""
         async with self._guest() as guest:
             yield Session(guest)
             await guest.end_session()

@@ -1,4 +1,4 @@
-"""What an engine is told when a version does not come as a file but from the trainer's memory."""
+"""The description of a version that an engine receives from the trainer's memory instead of as a file."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class AttachedServer:
     url: str
 
     async def start(self) -> None:
-        """Make sure that it is there."""
+        """Check that the server responds."""
         client = ServerClient(f"{self.label} server", self.url, 10.0)
         try:
             await client.get("/health")
@@ -59,7 +59,7 @@ class AttachedServer:
 
 
 class ChildServer:
-    """A server in a process group of its own, which does not outlive this process.
+    """A server in its own process group, which does not outlive this process.
 
     ``command`` is run under :mod:`astraflow_serving.guard` with ``environment``; its output goes to
     ``log_file``, which errors quote with the first of ``causes`` that fits. It is ready when ``/health`` of
@@ -182,8 +182,8 @@ def _end(code: int) -> str:
 
 
 def free_port(port: int | None) -> int:
-    """``port``, or one that is free on loopback. Raises :class:`PreflightError` if somebody listens on it: who
-    asks there for a server's health would hear from another."""
+    """``port``, or one that is free on loopback. Raises :class:`PreflightError` if another process listens
+    on it: a health check would then reach that one."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

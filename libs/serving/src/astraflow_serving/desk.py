@@ -76,7 +76,7 @@ class RequestQueue:
         return [flight for flight in self.running if flight.request.id in wanted]
 
     def close(self) -> None:
-        """Let nobody in."""
+        """Admit no request."""
         self.is_open = False
         self._update_busy()
 

@@ -1,6 +1,6 @@
 """A small process that runs a server's command and ends it, with all its workers, when the engine host exits.
 
-Started as ``python -m astraflow_serving.guard COMMAND …`` in a process group of its own. A server's own
+Started as ``python -m astraflow_serving.guard COMMAND …`` in its own process group. A server's own
 processes end each other in most cases, but not if the first of them is ended before it listens. The command may
 be of another interpreter, which needs nothing of ours for this.
 """

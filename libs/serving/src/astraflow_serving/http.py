@@ -80,8 +80,8 @@ class ServerClient:
     async def ask(
         self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """:meth:`post` without a deadline, for what lasts as long as it lasts, on a connection that is
-        used again; cancelling ends it."""
+        """:meth:`post` without a deadline, for calls of unbounded duration, on a connection
+        that is reused; cancelling ends it."""
         async with self._sent("POST", path, body, keep=True, more=headers) as response:
             return await response.read()
 
@@ -125,7 +125,7 @@ class ServerClient:
         data = None if body is None else msgspec.json.encode(body)
         headers = {"Content-Type": "application/json", **(more or {})}
         if not keep:
-            # After an error of its own a server may close a connection without having said so.
+            # After an internal error a server may close a connection without announcing it.
             headers["Connection"] = "close"
         try:
             async with self._http.request(

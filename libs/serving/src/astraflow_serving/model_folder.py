@@ -167,7 +167,7 @@ def link_version(model: ModelFolder, files: Sequence[Path], folder: Path) -> Non
 
 
 def chunks(file: Path, most_bytes: int) -> Iterator[list[str]]:
-    """Names of tensors that lie together in ``file``, at least one and at most so many bytes at a time."""
+    """Names of tensors that lie together in ``file``, at least one and at most that many bytes at a time."""
     names: list[str] = []
     start = 0
     for spec in specs_of(file):

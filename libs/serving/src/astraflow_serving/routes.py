@@ -15,9 +15,9 @@ SESSION = "X-Session-ID"
 
 
 def own_url(urls: Sequence[str], router: str | None, context: ComponentContext) -> str:
-    """The server of this replica: one for all, or one for each. Raises :class:`PreflightError` unless each
-    replica has one of its own where there are several, or where a router sends requests to all of them: a server
-    that nobody controls would keep its weights."""
+    """The server of this replica: one for all, or one for each. Raises :class:`PreflightError` unless
+    each replica has its own where there are several, or where a router sends requests to all of them: a server
+    without a replica would keep its weights."""
     count = context.replicas
     if len(urls) == count or (len(urls) == 1 and router is None):
         return urls[min(context.replica, len(urls) - 1)]

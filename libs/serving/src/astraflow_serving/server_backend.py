@@ -39,7 +39,7 @@ class ModelServer(Protocol):
         """Return when it answers; raises what a person can read."""
 
     async def why_gone(self) -> str | None:
-        """Why it no longer answers, as far as one can tell; ``None`` if it should."""
+        """Why it no longer answers, as far as known; ``None`` if it should."""
 
     def kill(self) -> None:
         """End it at once, if it is ours."""
@@ -67,9 +67,9 @@ class ServerTimeouts:
 
 
 class ServerBackend(Backend):
-    """``label`` is what messages call the server, ``loaded`` the version that it holds. A server that is
-    gone, hangs or holds nobody knows what is given up: it is killed if it is ours, and all that runs or
-    waits ends with :class:`EngineLost`. With a ``router`` requests run on the servers ``others`` too."""
+    """``label`` is what messages call the server, ``loaded`` the version that it holds. A server that
+    has exited, hangs or holds unknown weights is given up: it is killed if we started it, and all
+    requests end with :class:`EngineLost`. With a ``router`` requests run on the servers ``others`` too."""
 
     def __init__(
         self,
@@ -164,8 +164,8 @@ class ServerBackend(Backend):
         await self.replace(version)
 
     async def replace(self, version: Version) -> None:
-        """Bring a version in, or the one before again and raise :class:`WeightsError`; if that fails too,
-        nothing may be computed any longer: :class:`EngineLost`."""
+        """Load a version, or restore the previous one and raise :class:`WeightsError`; if that fails
+        too, the engine must not compute anything: :class:`EngineLost`."""
         try:
             await self.bring(version)
         except ServerRefused as error:
@@ -216,7 +216,7 @@ class ServerBackend(Backend):
         return self.give_up(reason)
 
     def give_up(self, reason: str) -> EngineLost:
-        """Have nothing more to do with a server that cannot be trusted; who waits is told why."""
+        """Give up a server in an unknown state; requests that wait fail with the reason."""
         if self._lost is None:
             self._lost = EngineLost(reason)
             self.server.kill()
@@ -260,7 +260,7 @@ class ServerBackend(Backend):
         for answer in work:
             answer.cancel()
         if work:
-            await asyncio.wait(work, timeout=_END_S)  # the server is told about each
+            await asyncio.wait(work, timeout=_END_S)  # the server is notified of each
         await self.routes.close()
         await self.client.close()
         await self.server.stop()

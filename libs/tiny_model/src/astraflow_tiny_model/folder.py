@@ -53,7 +53,7 @@ def write_tiny_model(
     Matrices are normal with ``init_std``, norms one, the row of ``pad`` zero, as transformers initialises
     Qwen3; the same arguments give the same bytes. ``head_dim`` defaults to ``hidden / heads``, ``ffn`` to
     ``3 × hidden``; ``tie`` shares the embedding with the output. ``dtype`` is ``"F32"`` or ``"BF16"``. With ``experts``
-    it is a Qwen3-MoE model: each layer has so many of size ``ffn``, of which a token goes through ``top_k``.
+    it is a Qwen3-MoE model: each layer has that many experts of size ``ffn``, of which a token uses ``top_k``.
     Raises :class:`ValueError` for sizes or characters that do not fit.
     """
     if head_dim is None:
@@ -217,7 +217,7 @@ def write_weights(
 
 
 def _tokenizer(alphabet: str, eos: str) -> dict[str, Any]:
-    """The contents of ``tokenizer.json``: every character a word of its own, unknown ones refused."""
+    """The contents of ``tokenizer.json``: every character is one word, and unknown ones are refused."""
     special = {
         "id": alphabet.index(eos),
         "content": eos,

@@ -1,1 +1,1 @@
-"""What trainers made of PyTorch share: models, gradients of mini-batches, optimizers, exports."""
+"""What trainers based on PyTorch share: models, gradients of mini-batches, optimizers, exports."""

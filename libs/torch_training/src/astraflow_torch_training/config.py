@@ -1,4 +1,4 @@
-"""The keys that trainers made of PyTorch share; each adds its own."""
+"""The keys that trainers based on PyTorch share; each adds its own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OptimizerKeys(ConfigModel):
 
 
 class AdapterKeys(OptimizerKeys):
-    """Adapters in the place of the weights, beside optimizer and schedule."""
+    """Keys for adapters that are trained instead of the weights, in addition to optimizer and schedule."""
 
     lora_rank: Annotated[int, Field(ge=0)] = Field(
         0,
@@ -58,7 +58,7 @@ class AdapterKeys(OptimizerKeys):
 
 
 class TrainingConfig(AdapterKeys):
-    """Model and layout, beside optimizer and schedule."""
+    """Keys for model and layout, in addition to optimizer and schedule."""
 
     device: str = Field(
         "auto", description="'cpu', 'cuda', 'cuda:1' …; 'auto' selects CUDA if available."
@@ -97,7 +97,7 @@ class TrainingConfig(AdapterKeys):
     critic: Literal["head", "model"] = Field(
         "head",
         description="For algorithms with a critic: a linear head on the policy's backbone, which it also "
-        "trains, or a model of its own.",
+        "trains, or a separate model.",
     )
     critic_model: Path | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""The value model: a head on the policy's backbone, or a backbone of its own."""
+"""The value model: a head on the policy's backbone, or on a separate backbone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from astraflow_torch_training.model import VALUE_HEAD, CausalLM
 
 CRITIC = "critic"
-"""Name of a critic of its own among the modules of the policy's model, which is never published."""
+"""Name of a separate critic among the modules of the policy's model; it is never published."""
 NOT_PUBLISHED = (f"{VALUE_HEAD}.", f"{CRITIC}.")
 
 
@@ -21,7 +21,7 @@ def with_value_head(model: CausalLM) -> CausalLM:
 
 
 def with_critic(model: CausalLM, loaded: CausalLM) -> CausalLM:
-    """The policy with the backbone of ``loaded`` and a linear head as a model beside it. Its weights are
+    """The policy with the backbone of ``loaded`` and a linear head as a separate model. Its weights are
     parameters of the policy's ``whole``, and with that part of optimizer and checkpoints; the output layer is
     left out."""
     size = loaded.head.weight.shape[1]

@@ -53,7 +53,7 @@ class Tally:
     logprobs: list[tuple[npt.NDArray[np.int64], torch.Tensor]] = field(default_factory=list)
     """Of each micro-batch the positions in the batch and the log-probs there, on the device."""
     entropies: list[tuple[npt.NDArray[np.int64], torch.Tensor]] = field(default_factory=list)
-    """The same of the entropies, if the loss is made of them."""
+    """The same of the entropies, if the loss uses them."""
 
     def logprobs_of(self, batch: Batch) -> npt.NDArray[np.float32]:
         """The log-probs of all micro-batches: float32 ``[N]``, 0 at tokens that were not trained."""
@@ -138,7 +138,7 @@ def forward(
     micro: MicroBatch,
     tally: Tally,
 ) -> tuple[torch.Tensor, TokenPrediction]:
-    """The share of one micro-batch in the loss, a scalar, and the prediction that it was made of."""
+    """The share of one micro-batch in the loss, a scalar, and the prediction that it was computed from."""
     inputs, predicted = _inputs(model, batch, micro, step, algorithm.needs)
     loss = checked_loss(algorithm, inputs)
     total = torch.zeros((), device=model.device)

@@ -11,7 +11,7 @@ import torch
 from astraflow_core.errors import RunFailed
 
 _OTHER_WORDS = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""Of the allocator on CPU, and of a library that allocates by itself, in errors of no class of their own."""
+"""Texts of the CPU allocator, and of libraries with their own allocator, whose errors have no class of their own."""
 
 
 @contextlib.contextmanager

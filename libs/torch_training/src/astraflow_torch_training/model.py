@@ -40,7 +40,7 @@ class TokenPrediction:
 class CausalLM:
     """``backbone`` gives hidden states, ``head`` turns them into logits over ``vocabulary`` tokens;
     ``whole`` is the transformers model that both belong to. Its weights are float32; with ``autocast`` the
-    matrix products run in that dtype. ``critic`` has a backbone of its own; without one the value head is on
+    matrix products run in that dtype. ``critic`` has its own backbone; without one the value head is on
     this backbone. ``replay`` imposes the recorded experts of a micro-batch; a model without it, such as a frozen copy,
     chooses its own. ``images`` turns those of a micro-batch into inputs, if the model reads any."""
 

@@ -117,8 +117,8 @@ def _groups(model: CausalLM, config: TrainingConfig) -> list[dict[str, Any]]:
 
 
 def clip_gradients(model: CausalLM, largest: float) -> dict[str, float]:
-    """``grad_norm`` before it is clipped to ``largest`` (0: not), and ``critic_grad_norm``, clipped by
-    itself, of a critic of its own. Raises :class:`NonFiniteLoss` before anything is changed."""
+    """``grad_norm`` before it is clipped to ``largest`` (0: not), and ``critic_grad_norm``, clipped separately,
+    of a separate critic. Raises :class:`NonFiniteLoss` before anything is changed."""
     critic = [] if model.critic is None else list(model.critic.whole.parameters())
     apart = set(critic)
     parts = {"grad_norm": [p for p in model.whole.parameters() if p not in apart]}

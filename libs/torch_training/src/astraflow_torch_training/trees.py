@@ -30,8 +30,8 @@ def tree_mask(ends: torch.Tensor) -> torch.Tensor:
 
 def tree_blocks(ends: torch.Tensor) -> BlockMask:
     """The same for FlexAttention, which computes only blocks in which something is seen. Memory grows with the number of blocks, not of pairs of
-    nodes: a block is whole if all of its queries see all of its keys, and empty if none can, which first and last ends tell; in all
-    others :func:`tree_mask` decides for each pair."""
+    nodes: a block is whole if all of its queries see all of its keys, and empty if none can, which the first and last ends determine;
+    in all others :func:`tree_mask` decides for each pair."""
     batch, nodes = ends.shape
     blocks = -(-nodes // BLOCK)
     first = torch.arange(blocks, device=ends.device) * BLOCK

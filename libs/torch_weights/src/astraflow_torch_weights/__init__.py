@@ -1,1 +1,1 @@
-"""Both ends of a broadcast of the weights, for transports and engines made of PyTorch."""
+"""Both ends of a broadcast of the weights, for transports and engines based on PyTorch."""

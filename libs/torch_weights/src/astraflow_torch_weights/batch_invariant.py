@@ -2,7 +2,7 @@
 batch, padding, chunks, the cache or the number of threads.
 
 Engine and trainer that both compute so, with the same float32 weights and device, have bitwise equal log-probs. The kernels of
-a matrix product are chosen by the shape, and each adds up in an order of its own ("Defeating Nondeterminism in LLM Inference",
+a matrix product are chosen by the shape, and each adds up in a different order ("Defeating Nondeterminism in LLM Inference",
 He et al. 2025, Thinking Machines Lab). So each product here has one shape, :data:`ROWS` rows, and attention adds up
 over :data:`KEYS` keys at a time, from the first key on, so that keys that are masked add zeros. Gradients are those of torch.
 """
@@ -149,7 +149,7 @@ def _in_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def _products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Of float32 ``[n, ROWS, K]`` and ``[n, K, N]``: ``[n, ROWS, N]``, each product by itself."""
+    """Of float32 ``[n, ROWS, K]`` and ``[n, K, N]``: ``[n, ROWS, N]``, each product computed separately."""
     if left.device.type == "cpu":
         return torch.bmm(left, right)
     return _in_equal_calls(left, right)
@@ -308,7 +308,7 @@ def _attended(
     weighed = torch.cat(scores, -1)
     weighed += functional.pad(added.flatten(0, 1), (0, -keys % KEYS), value=-math.inf)
     weighed = (weighed - weighed.amax(-1, keepdim=True)).exp_()
-    # A column of ones adds up the weights beside the values.
+    # A column of ones adds up the weights along with the values.
     wide = functional.pad(functional.pad(value, (0, 1), value=1.0), (0, -(size + 1) % COLUMNS))
     total = weighed.new_zeros(())
     for part, values in zip(torch.split(weighed, KEYS, -1), _key_blocks(wide, many), strict=True):

@@ -1,4 +1,4 @@
-"""The device on which an engine made of PyTorch runs."""
+"""The device on which an engine based on PyTorch runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A group for one broadcast, beside the process's default group: who is there is counted before it is made.
+"""A process group for one broadcast, separate from the default group: its members are counted before it is created.
 
 The ranks meet at a store that rank 0 holds. A collective of ranks of which one is dead ends with a timeout that names
-nobody; so each says first that it is there, and rank 0 says to all who is missing, or that the group is to be made.
+no rank; so each rank registers first, and rank 0 announces to all which ranks are missing, or that the group is created.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class GroupRendezvous:
         )
 
     def lead(self, names: Mapping[int, str], backend: str) -> BroadcastGroup:
-        """Wait for the ranks of ``names`` and make the group. Raises :class:`WeightsError` that names those which
-        did not come by the deadline; the others are told the same."""
+        """Wait for the ranks of ``names`` and make the group. Raises :class:`WeightsError` that names those that
+        did not join by the deadline; the others get the same error."""
         keys = {rank: _presence_key(rank) for rank in names}
         try:
             self._store.wait(list(keys.values()), _left(self.deadline))

@@ -61,7 +61,7 @@ class ImageEncoder:
 
     def embed(self, ids: torch.Tensor, images: Sequence[ImageSpan]) -> torch.Tensor:
         """The inputs ``[B, T, hidden]`` for token ids ``[B, T]``, with images in their places: their ``start`` counts all
-        ``B · T`` tokens. Where an image is shorter than the model makes it, only its beginning is there."""
+        ``B · T`` tokens. Where an image is cut short, only its beginning is used."""
         inputs: torch.Tensor = self._whole.get_input_embeddings()(ids)
         if not images:
             return inputs

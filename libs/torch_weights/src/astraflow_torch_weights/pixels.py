@@ -78,8 +78,8 @@ class ImagePixels:
 
 
 class PixelReader:
-    """Decodes the images of requests beside the event loop of engine ``name``, so that it does not stand still for them.
-    Requests that come together and have the same image wait for the same decoding, and so go on together. ``source`` is
+    """Decodes the images of requests off the event loop of engine ``name``, so that decoding does not block
+    it. Concurrent requests with the same image wait for the same decoding, and so continue together. ``source`` is
     ``None`` if the model in ``folder`` reads no images."""
 
     def __init__(self, name: str, folder: Path, source: PixelSource | None) -> None:

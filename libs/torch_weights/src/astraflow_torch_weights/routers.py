@@ -68,7 +68,7 @@ class RouterRecorder:
         return self._chosen is not None
 
     def taken(self) -> RoutedExperts:
-        """The experts of all inputs of the pass since :meth:`begin`; nothing is recorded any more."""
+        """The experts of all inputs of the pass since :meth:`begin`; recording then ends."""
         chosen, self._chosen = self._chosen, None
         assert chosen is not None, "begin() comes first"
         ids = torch.stack(chosen, 1).cpu().numpy()

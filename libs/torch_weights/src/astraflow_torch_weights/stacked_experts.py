@@ -11,14 +11,14 @@ from transformers.core_model_loading import revert_weight_conversion
 from astraflow_torch_weights.images import reads_images
 
 _STACKED = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
-"""Parameter with a matrix of each expert → the matrices that these are made of, one above the other."""
+"""Parameter with a matrix of each expert → the matrices that are stacked in it, in order."""
 _MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 """Its own names for these; a layer's experts and their router are its ``block_sparse_moe``."""
 
 
 def as_checkpoint(model: Any) -> dict[str, torch.Tensor]:
-    """The parameters and buffers of ``model``: transformers stacks the experts of a layer, of which each has a tensor of
-    its own in a checkpoint. The tensors are views."""
+    """The parameters and buffers of ``model``: transformers stacks the experts of a layer, each of which is a separate
+    tensor in a checkpoint. The tensors are views."""
     held = model.state_dict(keep_vars=True)
     if reads_images(model.config):
         return {_renamed(model, name): tensor for name, tensor in held.items()}

@@ -1,4 +1,4 @@
-"""What trackers get beside metrics: JSON-like records."""
+"""What trackers get in addition to metrics: JSON-like records."""
 
 from __future__ import annotations
 

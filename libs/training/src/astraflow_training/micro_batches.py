@@ -158,8 +158,8 @@ def _images(batch: Batch, rows: Indices, starts: Indices, widths: Indices) -> Im
 
 
 def buckets(rows: Indices, inputs: Indices, budget: int) -> Iterator[Indices]:
-    """Rows of similar length, the longest first: so many of them that, padded to the longest, they are within
-    ``budget``, or one."""
+    """Rows of similar length, the longest first: as many as fit into ``budget`` when padded to
+    the longest, or one."""
     order = rows[np.argsort(-inputs[rows], kind="stable")]
     start = 0
     while start < len(order):

@@ -17,8 +17,8 @@ from astraflow_core.types import Batch
 from astraflow_training.micro_batches import Indices, MicroBatch, PredictedTokens, buckets
 
 SHARED_AT_LEAST = 2
-"""A row joins a tree if at least one of so many of its tokens are there: each node is compared with all nodes of its tree, which costs
-more than a few tokens of a prompt that are computed again."""
+"""A row joins a tree if it shares at least one in this many of its tokens: each node is compared with all nodes of its tree,
+which costs more than recomputing a few tokens of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class _GrowingTree:
         new = [len(text) - shared for text, shared in zip(self._texts, self._shared, strict=True)]
         firsts = np.cumsum(new) - new
         for index in range(1, len(new)):
-            # Below what the row shares nothing is added any more.
+            # Nothing more is added below the shared part of the row.
             ends[self._paths[index - 1][self._shared[index] :]] = firsts[index]
         parts = list(zip(self._texts, self._shared, strict=True))
         return PrefixTree(

@@ -12,7 +12,7 @@ from astraflow_weights.snapshot import Snapshot
 
 
 def cut(tensors: tuple[TensorSpec, ...], most_bytes: int) -> list[tuple[TensorSpec, ...]]:
-    """Runs of tensors in the order of the file, at least one and at most so many bytes each; none is empty."""
+    """Runs of tensors in the order of the file, at least one and at most that many bytes each; none is empty."""
     runs: list[list[TensorSpec]] = []
     for spec in tensors:
         fits = runs and spec.end - runs[-1][0].start <= most_bytes

@@ -1,4 +1,4 @@
-"""Who serves which block of a version whose tensors lie in slices on several ranks, and who must give what to whom.
+"""Which rank serves which block of a version whose tensors lie in slices on several ranks, and which bytes ranks exchange.
 
 The file of the version, its blocks and so its digest are those of a publisher that has everything. A rank holds
 pieces of the file; a block that pieces of several ranks reach into is served whole by one of them.
@@ -19,7 +19,7 @@ from astraflow_core.types.weights import DTYPE_BYTES
 from astraflow_wire.model_files.tensor_file import lay_out
 
 MAX_PARCEL = 32 << 20
-"""Bytes from another rank that are in memory at once beside what a rank serves."""
+"""Bytes from another rank that are in memory at once in addition to what a rank serves."""
 
 Run = tuple[int, int]
 """A first number and the one after the last."""

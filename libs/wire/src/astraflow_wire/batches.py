@@ -33,7 +33,7 @@ class BatchHeader(
     ``named_rewards``: the names of rewards whose columns follow, none of them if there are no names.
     ``sparse``: names of the sparse columns that follow, in the order of their table. ``routing``, if the experts of tokens
     were recorded: layers with experts, experts of a token in each, and bytes of an id; the ids of all tokens are the last
-    buffer but that of images, all bits set where nobody recorded them. ``images``, if rows have some: their places among the
+    buffer but that of images, all bits set where none were recorded. ``images``, if rows have some: their places among the
     tokens and, in the last buffer, each image file once.
     """
 

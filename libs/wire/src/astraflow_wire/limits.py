@@ -26,7 +26,7 @@ MAX_LABEL = 128
 reply of the status.
 """
 MAX_PROMPT_ID = 1 << 16
-"""The most characters of a prompt's id, which may come from a data set."""
+"""The maximum number of characters of a prompt's id, which may come from a data set."""
 MAX_ENDPOINT = 4096
 """The most characters of an endpoint: a URL, or the path of a socket or a folder."""
 MAX_TEXT = 1 << 14

@@ -151,7 +151,7 @@ class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
     """mean reward of the batch trained last"""
     groups: int = 0
     """groups that came in between the last two updates: those of the figures up to `pass_rates`, before any data policy \
-judged them; these are null where nothing tells"""
+judged them; these are null where unknown"""
     reward_std: float | None = None
     """standard deviation of the rewards of all their sequences"""
     completion_length_mean: float | None = None

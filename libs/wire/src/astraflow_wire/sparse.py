@@ -102,8 +102,8 @@ def buffers(sparse: Sparse) -> list[Buffer]:
 
 
 def read(frame: Frame, first: int, names: list[str], tokens: int, after: int = 0) -> Sparse:
-    """The columns ``names`` of a frame, from buffer ``first`` on, with ``after`` others behind them; :class:`WireError` if
-    there are none of the name or a position is not among the ``tokens`` or not beyond the one before it."""
+    """The columns ``names`` of a frame, from buffer ``first`` on, with ``after`` others behind them; :class:`WireError`
+    if a name has none, or a position is not among the ``tokens`` or not greater than the previous one."""
     frame.check_count(first + 2 * len(names) + after)
     if not names:
         return NONE
@@ -157,8 +157,8 @@ def _problem_of_array(sequence: Sequence, given: npt.NDArray[Any]) -> str:
         )
     if not (np.abs(given) <= LARGEST_REWARD).all():
         return f"has a number that is not finite; expected numbers within ±{LARGEST_REWARD:g}"
-    beside = np.flatnonzero((given != 0) & (sequence.versions == NOT_SAMPLED))
-    return f"names token {beside[0]}, which no policy sampled" if beside.size else ""
+    unsampled = np.flatnonzero((given != 0) & (sequence.versions == NOT_SAMPLED))
+    return f"names token {unsampled[0]}, which no policy sampled" if unsampled.size else ""
 
 
 def _problem(sequence: Sequence, column: Column, position: Any, value: Any) -> str:

@@ -88,7 +88,7 @@ class RaasStatus(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float | None] = {}
     """what it last reported ([RenewLeases](#renewleases)); null: not finite"""
     heard_s: float = 0.0
-    """seconds since it was heard from"""
+    """seconds since its last message"""
     ready: bool = False
     """whether it may be given tasks: it has served what was newest when it came"""
     draining: bool = False
@@ -118,7 +118,7 @@ class PolicySwap(msgspec.Struct, frozen=True, kw_only=True):
     at: float = 0.0
     """when, in seconds since 1970"""
     author: str = ""
-    """by whom"""
+    """who made the change"""
     versions: dict[str, int] = {}
     """policy → newest version then"""
     place: str = ""
@@ -128,7 +128,7 @@ class PolicySwap(msgspec.Struct, frozen=True, kw_only=True):
     table: dict[str, Any] = {}
     """what it is now, as a config has it"""
     rollback: bool = False
-    """whether the one before was put back"""
+    """whether the previous one was restored"""
 
 
 class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,7 +255,7 @@ class WaitStatus(msgspec.Struct, frozen=True, kw_only=True):
     who: str
     """who waits"""
     for_whom: str = ""
-    """for whom"""
+    """the party that it waits for"""
     what: str = ""
     """for what"""
     since_s: float = 0.0

@@ -1,1 +1,1 @@
-"""What runs in the sandboxed interpreter: the standard library only, and nothing of this workspace beside this folder."""
+"""What runs in the sandboxed interpreter: the standard library only, and nothing of this workspace except this folder."""

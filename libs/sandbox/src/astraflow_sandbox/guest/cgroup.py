@@ -15,8 +15,8 @@ Groups = list[Path]
 
 
 def make(memory_bytes: int, processes: int) -> Groups:
-    """Groups that hold those who join to so much memory and so many processes; :class:`OSError` says why there are
-    none. Version 2 has one for both, version 1 one for each."""
+    """Groups that limit the memory and the number of processes of their members; :class:`OSError` says why there
+    are none. Version 2 has one for both, version 1 one for each."""
     name = f"astraflow-sandbox-{os.getpid()}"
     reasons: list[str] = []
     for parent in _parents_v2():
@@ -34,7 +34,7 @@ def make(memory_bytes: int, processes: int) -> Groups:
     except OSError as error:
         remove(made)
         reasons.append(str(error))
-        raise OSError(f"no cgroup of its own ({'; '.join(reasons)})") from error
+        raise OSError(f"no cgroup could be created ({'; '.join(reasons)})") from error
     return made
 
 

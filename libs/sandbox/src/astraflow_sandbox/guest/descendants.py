@@ -16,12 +16,12 @@ class Used:
 
 
 def end_all(first_of_namespace: bool, used: Used | None = None) -> None:
-    """Kill and reap all others of this process's namespace, of which it is the first; without such a namespace its
-    children, among whom are those whose parent has ended (``PR_SET_CHILD_SUBREAPER``)."""
+    """Kill and reap all others of this process's namespace, of which it is the first; without such a namespace
+    its children, including those whose parent has ended (``PR_SET_CHILD_SUBREAPER``)."""
     used = used or Used()
     while True:
         if first_of_namespace:
-            assert os.getpid() == 1, "a signal to everybody stays within a namespace of one's own"
+            assert os.getpid() == 1, "a signal to all processes stays within the own namespace"
             with suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
         else:

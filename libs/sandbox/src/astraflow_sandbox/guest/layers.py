@@ -1,4 +1,4 @@
-"""The layers of the sandbox: each is tried, and what this host has not got is told with the reason."""
+"""The layers of the sandbox: each is tried, and those that this host lacks are reported with the reason."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class IsolationLayers:
         try:
             self._proc = kernel.above_standard(namespaces.processes())
         except OSError:
-            self._proc = -1  # a host that hides parts of its own shows none: then nobody knows who waits for a processor
+            self._proc = -1  # a host that hides parts of its /proc shows none: then it is unknown which processes wait for a processor
         namespaces.seal_tree()
 
     def _open_proc_of_host(self) -> None:
@@ -224,8 +224,8 @@ class IsolationLayers:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def waited(self, pid: int) -> float:
-        """Seconds for which the threads of a process could have run and had no processor; where nobody knows, all that a
-        program has."""
+        """Seconds for which the threads of a process could have run and had no processor; where that is unknown, all
+        that a program has."""
         if self._proc < 0:
             return float(self._settings["deadline_s"])
         tasks = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._proc)

@@ -48,7 +48,7 @@ def main(descriptor: int, settings: dict[str, Any]) -> None:
 
 def _serve(control: socket.socket, settings: dict[str, Any], layers: IsolationLayers) -> int:
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The first process of a namespace hears no signal that it has not asked for.
+    # The first process of a namespace receives only signals that it has a handler for.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     layers.enter()
     refusal = layers.refusal()

@@ -34,9 +34,9 @@ def leave() -> None:
 
 
 def build_tree(readable: Sequence[str], devices: Sequence[str], folders: Sequence[str]) -> None:
-    """Make a tree of files with ``readable`` and ``devices`` of the host, read-only, the root of this process, in
-    a namespace of its own: the process that removes what is left keeps that of the host. Each of ``folders``, absolute
-    names such as ``/app``, leads into the own folder of programs."""
+    """Make a tree of files with ``readable`` and ``devices`` of the host, read-only, the root of this process,
+    in its own namespace: the process that cleans up keeps that of the host. Each of ``folders``, absolute
+    names such as ``/app``, leads into the programs' own folder."""
     kernel.checked(kernel.libc.unshare(kernel.NEW_NS), "namespaces")
     _mount(None, "/", None, _REC | _PRIVATE)
     base = OWN_FOLDER  # any folder will do: after the pivot the host's shows again below _OLD
@@ -64,13 +64,13 @@ def build_tree(readable: Sequence[str], devices: Sequence[str], folders: Sequenc
 
 
 def seal_tree() -> None:
-    """Let nobody write where no other file system is mounted."""
+    """Make everything read-only where no other file system is mounted."""
     _mount(None, "/", None, _REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV)
 
 
 def processes() -> int:
     """A descriptor of ``/proc`` of this namespace, which no path leads to; :class:`OSError` where the host has hidden parts
-    of its own."""
+    of its ``/proc``."""
     os.makedirs("/proc", exist_ok=True)
     _mount("proc", "/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
     found = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -23,7 +23,7 @@ _KILLED_FOR_CPU = 0.7
 
 
 class CallerGone(Exception):
-    """There is nobody to work for."""
+    """The parent process has exited."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class ForkedProgram:
 
 class Zygote:
     """Answers requests on ``control`` until its end. ``confine`` is called in each child, ``clean`` after each program,
-    when all processes of it have ended; ``waited`` tells the seconds for which a process could have run and did not, ``cpu_of_all`` the
+    when all processes of it have ended; ``waited`` returns the seconds for which a process could have run and did not, ``cpu_of_all`` the
     processor time of all processes of a program, 0 where that is not known."""
 
     def __init__(

@@ -33,7 +33,7 @@ class Joining(msgspec.Struct, frozen=True):
 
 
 class DeliveryServer(ThreadedServer):
-    """Listens from construction to :meth:`close`, in threads of its own. ``meet(version, joining)`` returns the delivery or
+    """Listens from construction to :meth:`close`, in its own threads. ``meet(version, joining)`` returns the delivery or
     raises :class:`Refused`; it may wait. ``done(version, ticket)``: a delivery is no longer needed."""
 
     def __init__(

@@ -38,7 +38,7 @@ class DirectHttpPublisher(HttpPublisher):
         """Deliveries are of this version from now on."""
 
     def meet(self, version: int, asked: Joining) -> Delivery:
-        """A delivery for an engine, in a thread of its request, which may wait. Raises
+        """A delivery for an engine, in the thread of its request, which may wait. Raises
         :class:`astraflow_core.errors.Refused` if there is none."""
         raise Refused(404, f"version {version} is not delivered; fetch it by HTTP")
 

@@ -36,8 +36,8 @@ class _Refusal(msgspec.Struct):
 
 
 class DirectHttpReceiver(HttpReceiver):
-    """See :class:`astraflow_core.protocols.transport.DirectReceiver`. The publisher is one of HTTP with a
-    :class:`astraflow_weights.direct.delivery_server.DeliveryServer` beside it."""
+    """See :class:`astraflow_core.protocols.transport.DirectReceiver`. The publisher is an HTTP publisher
+    with an additional :class:`astraflow_weights.direct.delivery_server.DeliveryServer`."""
 
     def __init__(self, directory: Path, token: str, *, streams: int) -> None:
         super().__init__(directory, token, streams=streams)
@@ -46,7 +46,7 @@ class DirectHttpReceiver(HttpReceiver):
     def meet(
         self, announcement: Announcement, member: str, workers: int, deadline_s: float
     ) -> Delivery:
-        """Ask the desk, which may take its time."""
+        """Ask the delivery server, which may reply late."""
         deadline = time.monotonic() + deadline_s
         problems = []
         for endpoint in announcement.endpoints:
@@ -68,7 +68,7 @@ class DirectHttpReceiver(HttpReceiver):
         raise WeightsError(f"no direct delivery of {who}: {'; '.join(problems)}")
 
     def done(self, announcement: Announcement, delivery: Delivery) -> None:
-        """Give the ticket back, if there is one; it would be forgotten by itself."""
+        """Return the ticket, if there is one; otherwise it would expire."""
         url = self._tickets.pop(delivery.ticket, "")
         if url:
             with contextlib.suppress(PublisherFailed, OSError, http.client.HTTPException):
@@ -118,5 +118,5 @@ def check(delivery: Delivery, manifest: Manifest) -> None:
         end = 0
         for tensor in bucket.tensors:
             if tensor.start != end:
-                raise PublisherFailed(f"tensor {tensor.name!r} does not follow the one before it")
+                raise PublisherFailed(f"tensor {tensor.name!r} does not follow the previous one")
             end = tensor.end

@@ -21,7 +21,7 @@ LONGEST_S = 2.0
 """How long bytes are received."""
 MOST_BYTES = 64 << 20
 LEAST_BYTES = 4 << 20
-"""Bytes that must have arrived, or been on their way for :data:`LONGEST_S`, to tell a rate from a round trip."""
+"""Bytes that must have arrived, or been on their way for :data:`LONGEST_S`, to distinguish a rate from a round trip."""
 PARTING_S = 0.5
 """How long after that the publisher may take to notice that the reader is done."""
 RESOLVE_S = 3.0
@@ -53,7 +53,7 @@ def probe(
         except BaseException as error:  # noqa: BLE001 (raised again by the caller)
             found.set_exception(error)
 
-    # A name that nobody resolves is waited for by no deadline, so the wait for it is left behind.
+    # A name lookup has no deadline, so a lookup that does not return is abandoned.
     threading.Thread(target=measure, name="probe", daemon=True).start()
     try:
         return found.result(longest_s + RESOLVE_S)
@@ -89,7 +89,7 @@ def _measure(announcement: Announcement, token: str, longest_s: float, most_byte
                     BlockTransfer(client, "data", meter).run(pieces)
         except (PublisherFailed, WeightsError, OSError) as error:
             problems.append(f"{endpoint}: {str(error) or type(error).__name__}")
-        if meter.tells:
+        if meter.conclusive:
             return Link(meter.mb_s(), round_trip_s)
         most_bytes -= meter.received
         if time.monotonic() >= until or most_bytes < LEAST_BYTES:
@@ -125,8 +125,8 @@ class _Meter:
         return self._seen[-1][1] if self._seen else 0
 
     @property
-    def tells(self) -> bool:
-        """Whether enough came, or what came took all the time there was."""
+    def conclusive(self) -> bool:
+        """Whether enough bytes arrived, or the measurement used all of its time."""
         late = bool(self._seen) and self._seen[-1][0] >= self._until
         return self.received >= (1 if late else LEAST_BYTES)
 

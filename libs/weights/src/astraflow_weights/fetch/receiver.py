@@ -209,7 +209,7 @@ class HttpReceiver:
 
     @contextmanager
     def _sources(self, client: VersionClient, deadline: float) -> Iterator[None]:
-        """Clients of those who serve the version beside the publisher of its manifest."""
+        """Clients of the sources of the version other than the publisher of its manifest."""
         share = max(1, self._streams // max(1, len(client.named)))
         with ExitStack() as stack:
             found = []

@@ -85,11 +85,11 @@ class RecycledFile:
                 opened = OpenFile(place.open("r+b"))
             if _LEASE is None:
                 raise OSError("this system does not support file leases")
-            # A write lease is given only on a file that nobody else has open, a mapping included; ours is of this descriptor.
+            # A write lease is granted only on a file that no other process has open or mapped; ours is of this descriptor.
             fcntl.fcntl(opened.number, _LEASE, fcntl.F_WRLCK)
             fcntl.fcntl(opened.number, _LEASE, fcntl.F_UNLCK)
             os.rename(place, path)
-        except OSError:  # it is in use, or somebody has cleared the folder
+        except OSError:  # it is in use, or the folder was cleared
             _drop(place, opened)
             return None
         self._map(opened, size)

@@ -16,8 +16,8 @@ from astraflow_weights.snapshot import Snapshot, discard
 
 
 class Relay:
-    """Listens on the address by which its receiver reaches the publisher, from the first fetch on. The
-    publisher tells others of it: see :class:`astraflow_weights.publish.fan_out.FanOut`."""
+    """Listens on the address by which its receiver reaches the publisher, from the first fetch on.
+    The publisher refers others to it: see :class:`astraflow_weights.publish.fan_out.FanOut`."""
 
     def __init__(self, token: str) -> None:
         self._token = token

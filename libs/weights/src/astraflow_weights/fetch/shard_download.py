@@ -54,7 +54,7 @@ def download_from(
 def from_each(
     call: Callable[..., T], clients: Sequence[VersionClient], *arguments: Sequence[Any]
 ) -> list[T]:
-    """``call`` with each of the clients, of whom many are asked at once, and with its arguments."""
+    """Run ``call`` with each of the clients, several at a time, and with its arguments."""
     if len(clients) < 2:
         return list(map(call, clients, *arguments))
     with ThreadPoolExecutor(min(len(clients), MOST_AT_ONCE), "weights-source") as threads:

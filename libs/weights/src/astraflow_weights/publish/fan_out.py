@@ -1,4 +1,4 @@
-"""Who fetches a version from whom: a tree that grows in the order of the requests."""
+"""Which receiver fetches a version from which: a tree that grows in the order of the requests."""
 
 from __future__ import annotations
 

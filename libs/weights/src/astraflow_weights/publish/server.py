@@ -36,7 +36,7 @@ _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})")
 
 
 class WeightServer(ThreadedServer):
-    """Listens from construction on, in threads of its own, until :meth:`close`."""
+    """Listens from construction on, in its own threads, until :meth:`close`."""
 
     def __init__(
         self,

@@ -69,7 +69,7 @@ class VersionStore:
             return new
 
     def drop(self, version: int) -> None:
-        """Drop a version as soon as nobody reads it."""
+        """Drop a version once it has no readers."""
         with self._lock:
             if version in self._held:
                 self._held[version].wanted = False
@@ -94,7 +94,7 @@ class VersionStore:
             return held.snapshot if held else None
 
     def retain(self, versions: frozenset[int]) -> None:
-        """Drop all but the newest and ``versions``, each as soon as nobody reads it."""
+        """Drop all but the newest and ``versions``, each once it has no readers."""
         with self._lock:
             for version, held in self._held.items():
                 held.wanted = version == self.newest or version in versions

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class ThreadedServer(socketserver.ThreadingTCPServer):
-    """Listens from construction on, in threads of its own, until :meth:`close`. ``who`` is for errors and the log.
+    """Listens from construction on, in its own threads, until :meth:`close`. ``who`` is for errors and the log.
 
     With the TLS of this process it speaks HTTPS only. Raises :class:`UserError` if it cannot listen, or shall do so
     without a ``token`` beyond loopback.

@@ -1,5 +1,5 @@
-"""The experts that were chosen for the tokens of groups and batches, on the wire: one buffer, which is there if the header
-says its shape. All bits of a token that nobody recorded are set."""
+"""The experts that were chosen for the tokens of groups and batches, on the wire: one buffer, present if the header
+states its shape. All bits of a token without a record are set."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RoutingShape(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
         return np.dtype(f"<u{self.size}")
 
     def absent(self, tokens: int) -> Piece:
-        """For tokens that nobody recorded."""
+        """For tokens without a record."""
         return np.full(tokens * self.bytes_per_token, 255, np.uint8)
 
     def array(self, data: Piece) -> RoutedExperts:

@@ -67,14 +67,14 @@ def when_room(
     *,
     needs: int = 0,
     longest_s: float = LONGEST_WAIT_S,
-    tell: Callable[[str], None] = log.warning,
+    report: Callable[[str], None] = log.warning,
 ) -> T:
     """The result of ``write``, which is retried while the disk has no room for ``path``, a file or
     folder; a failed call must leave nothing behind. The wait, with the room that it needs
     (``needs`` bytes, if known), and its end are each logged once. :class:`NoRoom` after
     ``longest_s``; any other error is raised at once.
     """
-    wait = _Wait(path, needs, longest_s, tell)
+    wait = _Wait(path, needs, longest_s, report)
     while True:
         try:
             written = write()
@@ -122,9 +122,9 @@ class _Wait:
     """One wait for room, and its log messages."""
 
     def __init__(
-        self, path: Path, needs: int, longest_s: float, tell: Callable[[str], None]
+        self, path: Path, needs: int, longest_s: float, report: Callable[[str], None]
     ) -> None:
-        self._path, self._needs, self._longest_s, self._tell = path, needs, longest_s, tell
+        self._path, self._needs, self._longest_s, self._report = path, needs, longest_s, report
         self._since: float | None = None
 
     def bears(self, error: Exception) -> bool:
@@ -138,7 +138,7 @@ class _Wait:
             self._since = now
             free = shutil.disk_usage(_existing_folder(self._path)).free
             needs = f"about {self._needs / 1e6:.1f} MB are needed, " if self._needs else ""
-            self._tell(
+            self._report(
                 f"{self._path} waits for disk space: {error}; {needs}{free / 1e6:.1f} MB are free. The write "
                 "continues when enough space is free"
             )
@@ -151,7 +151,9 @@ class _Wait:
         """The write succeeded."""
         if self._since is not None:
             waited_s = time.monotonic() - self._since
-            self._tell(f"there is disk space again: {self._path} is written after {waited_s:.0f} s")
+            self._report(
+                f"there is disk space again: {self._path} is written after {waited_s:.0f} s"
+            )
 
 
 def _existing_folder(path: Path) -> Path:

@@ -17,7 +17,7 @@ GRACE_S = 2.0
 
 class ReapedProcesses:
     """Processes that this process starts, with their descendants, each under a key: that of an episode or a connection. They
-    end when the key is closed, or with this process, even if it is killed: a process of its own, the reaper, knows the open
+    end when the key is closed, or with this process, even if it is killed: a separate process, the reaper, knows the open
     keys and kills what has one of them in its environment. Where there is no /proc only process groups are killed."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class ReapedProcesses:
 
 
 def _start_reaper() -> subprocess.Popen[bytes]:
-    # A session of its own, so that no signal to this process's group reaches it.
+    # A separate session, so that no signal to this process's group reaches it.
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", reaper.__file__],
         stdin=subprocess.PIPE,

@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def signal_group(group: int, number: int) -> bool:
-    """Whether the process group is there; 0 stands for none."""
+    """Whether the process group exists; 0 stands for none."""
     if group <= 0:
         return False
     try:

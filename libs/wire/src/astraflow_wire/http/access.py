@@ -1,8 +1,8 @@
-"""Tokens with less than all rights: one for each role and process, derived from the token of the run.
+"""Tokens with restricted rights: one for each role and process, derived from the token of the run.
 
-Whoever has the run's token, or signed one of an operator, needs no list of tokens: a token states its role, and the
+A service that has the run's token needs no list of tokens: a token states its role, and the
 service recomputes its signature (HMAC-SHA256, RFC 2104). A token reads ``af1.ROLE.NAME.GENERATION.ENDS.SIGNATURE``; that
-of a RaaS or a trainer goes on with ``~`` and the secret that the run's weight transports share, from which the run's
+of a RaaS or a trainer continues with ``~`` and the secret that the run's weight transports share, from which the run's
 token does not follow.
 """
 
@@ -111,18 +111,18 @@ class Access:
         self._key = _key(token)
 
     def grant(self, header: str | bytes | None) -> Grant | None:
-        """Whom an ``Authorization`` header belongs to; ``None`` for nobody. A run without a token lets all in."""
+        """The grant of an ``Authorization`` header; ``None`` if it is not valid. A run without a token admits every request."""
         found = self._judged(header)
         return found if isinstance(found, Grant) else None
 
     def refusal(self, header: str | bytes | None) -> str:
-        """Why a header belongs to nobody, for its sender: only who has a token that was valid learns that it has ended."""
+        """Why a header is not valid, for its sender: only the owner of a token that was valid learns that it has expired."""
         found = self._judged(header)
         assert isinstance(found, str), "asked only where grant() is None"
         return found
 
     def _judged(self, header: str | bytes | None) -> Grant | str:
-        """Whose it is, or why nobody's."""
+        """Its grant, or why it has none."""
         if not self.token:
             return EVERYTHING
         given = header.encode("latin-1", "replace") if isinstance(header, str) else header

@@ -47,7 +47,7 @@ class BrowserSessions:
         self._key = hmac.digest(secret.encode(), b"astraflow browser sessions", "sha256")
         self._clock = clock
         self._used: dict[str, float] = {}
-        # Browsers send a cookie to every port of a host, so that each service needs a name of its own.
+        # Browsers send a cookie to every port of a host, so each service needs its own cookie name.
         self.cookie = f"astraflow_{hashlib.sha256(self._key).hexdigest()[:12]}"
 
     def login_key(self, scope: Scope, lasts_s: float = LOGIN_S) -> str:

@@ -53,7 +53,7 @@ def descriptor_limit() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most connections at a time: in all, from one address (which may be that of a whole
+    """The maximum number of connections at a time: in all, from one address (which may be that of a whole
     cluster), and unauthenticated.
     """
 

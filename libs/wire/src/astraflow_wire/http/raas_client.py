@@ -28,12 +28,12 @@ UNKNOWN = (404, CONFLICT)
 
 class RaasClient:
     """Calls of the RaaS ``raas``, which runs up to ``capacity`` episodes of ``policies`` at once.
-    ``hear`` is called with the notices of every reply. A call without a reply, or with a 5xx, is
+    ``on_notices`` is called with the notices of every reply. A call without a reply, or with a 5xx, is
     retried until its deadline (by default ``deadline_s``): then
     :class:`astraflow_core.errors.DeadlineExceeded`. If the dataflow does not know this RaaS, it
     registers again. Other 4xx raise :class:`astraflow_core.errors.Refused`; its subclass
-    :class:`astraflow_core.errors.RaasRefused` means that this RaaS cannot take part, for example
-    since another one has its name: it has to exit. ``serving``, ``seen`` and ``digests`` are by
+    :class:`astraflow_core.errors.RaasRefused` means that this RaaS cannot participate, for example
+    because another one has its name: it must exit. ``serving``, ``seen`` and ``digests`` are by
     policy: the version served now, the newest known, the digest of the version served, by which the
     dataflow recognises weights that its run does not have. Metrics that the dataflow would reject (not finite, too
     many, too long a name) are left out of a report. ``packages``: those of the run that it has installed, which the dataflow
@@ -46,7 +46,7 @@ class RaasClient:
         raas: str,
         policies: Sequence[str],
         capacity: int,
-        hear: Callable[[messages.Notices], None],
+        on_notices: Callable[[messages.Notices], None],
         deadline_s: float = 60.0,
         packages: Mapping[str, str] | None = None,
     ) -> None:
@@ -57,7 +57,7 @@ class RaasClient:
         """How often to renew at least; the dataflow says it in its reply to :meth:`register`."""
         self.last_beat: messages.RenewLeases | None = None
         """What :meth:`renew` sent last."""
-        self._client, self._raas, self._hear = client, raas, hear
+        self._client, self._raas, self._on_notices = client, raas, on_notices
         self._policies, self._capacity = list(policies), capacity
         self._packages = dict(packages or {})
         self._origin = os.environ.get(ORIGIN) or secrets.token_hex(8)
@@ -93,7 +93,7 @@ class RaasClient:
                 raise RaasRefused(error.status, str(error)) from error
             self.renew_s = answer.renew_s
             self.incarnation = answer.incarnation
-        self._hear(answer.notices)
+        self._on_notices(answer.notices)
 
     async def lease(
         self,
@@ -129,7 +129,7 @@ class RaasClient:
         )
         if answer is None:
             return []
-        self._hear(answer.notices)
+        self._on_notices(answer.notices)
         return answer.tasks
 
     async def renew(
@@ -167,7 +167,7 @@ class RaasClient:
             "renew",
         )
         if answer is not None:
-            self._hear(answer.notices)
+            self._on_notices(answer.notices)
 
     async def push(self, body: bytes) -> messages.GroupPushed | None:
         """Push a group (:func:`astraflow_wire.groups.encode_group`); ``None`` if its lease was lost

@@ -1,7 +1,7 @@
-"""TLS between the processes of a run: who is trusted, what a process shows, and why two do not understand each other.
+"""TLS between the processes of a run: which certificates are trusted and presented, and why a connection fails.
 
-A process has the TLS of its environment (:data:`AUTHORITY` and the variables beside it), which its children inherit, so that
-every listener and every client has it without being told.
+A process has the TLS of its environment (:data:`AUTHORITY` and the variables next to it), which its children inherit, so
+that every listener and client uses it without configuration.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class _Renewal:
             try:
                 self._current, self._seen = self._tls.server_context(), stamps
             except TlsProblem as problem:
-                log.warning("%s; connections have the files of before", problem)
+                log.warning("%s; connections keep using the previous files", problem)
         connection.context = self._current
 
     def _stamps(self) -> list[tuple[int, int, int]]:
@@ -229,9 +229,9 @@ def why_untrusted(
 
 
 def looked_at(url: str, tls: RunTls | None = None) -> str | None:
-    """What :func:`explained` says after another connection to ``url`` that sends nothing. Why a client certificate was refused is
-    often lost: TLS 1.3 tells it after the handshake, a server that closes with a request unread resets the connection, and
-    asyncio (3.11) does not tell it at all."""
+    """The result of :func:`explained` after another connection to ``url`` that sends nothing. The reason for a refused client
+    certificate is often lost: TLS 1.3 reports it after the handshake, a server that closes with a request unread resets the connection,
+    and asyncio (3.11) does not report it at all."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or 443
     context = client_tls(url, tls)
@@ -267,7 +267,7 @@ def _of_certificate(error: ssl.SSLCertVerificationError, url: str, tls: RunTls |
         )
     return (
         f"{which} that the authority {tls.authority} has not signed ({error.verify_message}): give the authority of that run in "
-        f"[tls] authority, or {AUTHORITY}; if the address is right and nobody has made new certificates, somebody may listen in between"
+        f"[tls] authority, or {AUTHORITY}; if the address is right and the certificates were not replaced, another party may be intercepting the connection"
     )
 
 
@@ -292,7 +292,7 @@ def _here(path: Path) -> Path:
 def _server_context(tls: RunTls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # who resumes a session shows no certificate, which may be revoked
+    context.num_tickets = 0  # a client that resumes a session presents no certificate, and its certificate may be revoked
     _load_own(context, tls)
     if tls.client_certificates:
         _load_authority(context, tls)

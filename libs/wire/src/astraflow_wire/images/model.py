@@ -10,7 +10,7 @@ from typing import Any
 PROCESSOR = "preprocessor_config.json"
 TYPE = "llava"
 _TOWERS = {"clip_vision_model": 1, "siglip_vision_model": 0}
-"""Model types of vision towers → tokens that they have beside those of the patches."""
+"""Model types of vision towers → tokens that they have in addition to those of the patches."""
 _FITS = (
     "images need a model of type 'llava' with a CLIP or SigLIP tower (LLaVA 1.5, or one that the library makes with "
     "LlavaConfig)"

@@ -56,7 +56,7 @@ def encode(images: Iterable[ImageSpan]) -> tuple[ImageTable | UnsetType, list[li
 def decode(table: ImageTable | UnsetType, buffers: Sequence[Bytes], ends: Sequence[int]) -> Images:
     """The images of a message from the last of its ``buffers``; their files are views. ``ends``: the index after the last
     token of each of its sequences. :class:`WireError` if a digest is not that of the bytes, or a place is not within one
-    sequence, or begins before the one before it ends."""
+    sequence, or begins before the previous one ends."""
     if table is UNSET:
         return ()
     if not buffers or memoryview(buffers[-1]).nbytes != sum(table.sizes):
@@ -75,7 +75,7 @@ def decode(table: ImageTable | UnsetType, buffers: Sequence[Bytes], ends: Sequen
         if place.start < before or place.start + place.length > end or place.image >= len(files):
             raise WireError(
                 f"image {place.image} at the tokens {place.start} to {place.start + place.length - 1}: expected one of "
-                f"{len(files)} images, within one sequence, after the tokens of the image before it"
+                f"{len(files)} images, within one sequence, after the tokens of the previous image"
             )
         digest = table.digests[place.image]
         images.append(ImageSpan(place.start, place.length, digest, files[place.image]))

@@ -111,7 +111,7 @@ def _itemsize(name: str, dtype: str) -> int:
 
 @contextmanager
 def mapped(file: Path) -> Iterator[memoryview]:
-    """The bytes of a file, read-only, as long as the block lasts."""
+    """The bytes of a file, read-only, within the ``with`` block."""
     with (
         file.open("rb") as opened,
         mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as whole,
