@@ -1,5 +1,5 @@
-"""The services, the launcher and the command ``astraflow``; :func:`run` starts a run from Python, :class:`Run` one inside a
-program that goes on meanwhile, :func:`load_run` looks at one, :func:`evaluate_loss` tries a loss."""
+"""The services, the launcher and the command ``astraflow``; :func:`run` starts a run from Python, :class:`Run` starts one
+in the background of a program, :func:`load_run` loads one, :func:`evaluate_loss` evaluates a loss."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _COMMANDS = {
     "inspect a run": (
         ("status", "astraflow_runtime.cli.running.status:add_status", "show the state, policies, tasks and RaaS of a running run"),
         ("top", "astraflow_runtime.cli.running.top:add_arguments", "show the live view of a running run, in another terminal"),
-        ("waits", "astraflow_runtime.cli.running.status:add_waits", "show who waits for whom in a running run, since when and until when"),
+        ("waits", "astraflow_runtime.cli.running.status:add_waits", "show which process waits for which in a running run, since when and until when"),
         ("balance", "astraflow_runtime.cli.running.balance:add_arguments", "show whether a running run has too few or too many RaaS, with its tasks and rows"),
         ("trace", "astraflow_runtime.cli.trace:add_arguments", "show what happened to a prompt or a group of a run"),
         ("report", "astraflow_runtime.cli.report:add_arguments", "summarise a finished run"),

@@ -49,7 +49,7 @@ def test_a_certificate_for_each_host_and_nothing_twice(
     assert f'certificate = "{tmp_path}/{{host}}.pem"' in printed
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     assert main(["certs", folder, "--host", "gpu-1"]) == 2
-    assert "gpu-1.pem, gpu-1.key already, and nothing is overwritten" in capsys.readouterr().err
+    assert "already has gpu-1.pem, gpu-1.key, and nothing is overwritten" in capsys.readouterr().err
     assert main(["certs", folder, "--host", "late"]) == 0
     after = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     assert after.items() > before.items() and after.keys() - before.keys() == {

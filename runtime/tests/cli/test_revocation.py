@@ -112,7 +112,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(
     for name in ("head.pem", "head.key"):
         (certs / name).unlink()
     assert shown(url, client) == before, "half of a renewal changes nothing"
-    assert re.search("head.pem cannot be read.*have the files of before", caplog.text)
+    assert re.search("head.pem cannot be read.*keep using the previous files", caplog.text)
     assert main(["certs", str(certs), "--host", "head"]) == 0
     after = shown(url, client)
     assert after != before
@@ -130,7 +130,7 @@ def test_no_session_is_resumed_which_would_show_no_certificate(certs: Path, url:
     [
         (("--revoke", "nobody"), "nobody.pem: No such file or directory; it is needed to revoke"),
         (("--revoke", "authority"), "only certificates of hosts are revoked"),
-        (("--revoke", "head", "--host", "late"), "make and revoke certificates by one command each"),
+        (("--revoke", "head", "--host", "late"), "make and revoke certificates with separate commands"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_revoked_is_refused(

@@ -22,7 +22,7 @@ def looks(admission, times, episodes, **gauges):
 def test_a_queue_brings_it_down_to_what_runs_and_some_spare():
     admission = AdmissionLimit(most=256, least=8)
     assert looks(admission, 2, 256, running=64, waiting=192) == 80
-    assert "192 requests wait beside 64" in admission.reason and "'solver'" in admission.reason
+    assert "192 requests wait while 64" in admission.reason and "'solver'" in admission.reason
     assert looks(admission, 5, 80, running=64, waiting=16) == 80, "the spare may wait"
 
 

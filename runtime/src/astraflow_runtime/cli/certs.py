@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="end the validity of the certificate of this host, and delete its files",
+        help="revoke the certificate of this host, and delete its files",
     )
     parser.set_defaults(command=run_certs)
     teach(
@@ -61,7 +61,9 @@ def run_certs(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.directory.absolute()
     if arguments.revoke:
         if arguments.host:
-            raise UserError("--host and --revoke: make and revoke certificates by one command each")
+            raise UserError(
+                "--host and --revoke cannot be combined: make and revoke certificates with separate commands"
+            )
         _revoke(folder, arguments.revoke)
         return 0
     hosts = _hosts(arguments.host)
@@ -118,7 +120,7 @@ def _refuse_existing(folder: Path, names: list[str]) -> None:
     ]
     if existing:
         raise UserError(
-            f"{folder} has {', '.join(existing)} already, and nothing is overwritten: name another folder, or another --host for "
+            f"{folder} already has {', '.join(existing)}, and nothing is overwritten: name another folder, or another --host for "
             "which the same authority shall sign; to renew a certificate, delete its two files first"
         )
 
@@ -209,5 +211,5 @@ def _tell(folder: Path, hosts: list[str], made: list[str], days: float) -> None:
         "# client_certificates = true  # processes and operators need a certificate too\n"
         "\n"
         f"Each host needs {AUTHORITY}.pem and the two files of its name, at these paths. Keep {AUTHORITY}.key, which signs more "
-        f"certificates, to yourself. {OPERATOR}.pem is for commands on other machines (docs/security.md)."
+        f"certificates, private. {OPERATOR}.pem is for commands on other machines (docs/security.md)."
     )

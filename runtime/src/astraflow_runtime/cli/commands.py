@@ -50,8 +50,8 @@ def all_of(plugins: Iterable[Plugin]) -> dict[str, ProvidedCommand]:
 
 
 def find(words: Sequence[str]) -> tuple[ProvidedCommand, list[str]]:
-    """The command that a command line begins with, and its arguments. `raas check` is a command, and `raas FILE`
-    another; a plugin's `config import` stands beside the subcommands of `config`. Raises :class:`PluginError` if there is none."""
+    """The command that a command line starts with, and its arguments. `raas check` is a command, and `raas FILE`
+    another; a plugin's `config import` is listed among the subcommands of `config`. Raises :class:`PluginError` if there is none."""
     own = of_the_runtime()
     first, both = words[0], " ".join(words[:2])
     second = both.partition(" ")[2]

@@ -1,4 +1,4 @@
-"""The text of ``--help`` beside the arguments: command groups, examples, and the documentation
+"""The text of ``--help`` other than the arguments: command groups, examples, and the documentation
 page.
 """
 

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OTHER",
         nargs="+",
         default=[],
-        help="with --html: other runs beside it, at most 7",
+        help="with --html: other runs to compare with, at most 7",
     )
     parser.set_defaults(command=run)
     teach(

@@ -139,8 +139,8 @@ def _dataflow_url(arguments: argparse.Namespace) -> str:
 
 
 def _config(arguments: argparse.Namespace, joining: Joining | None = None) -> RunConfig:
-    """The validated config with its models as local folders. A workflow may come as an object. What was chosen in
-    the user's place is told."""
+    """The validated config with its models as local folders. A workflow may come as an object. Automatic choices
+    are logged."""
     from astraflow_runtime.config.loading import load_config
     from astraflow_runtime.models.folders import resolve_models
     from astraflow_runtime.models.resolver import ModelResolver

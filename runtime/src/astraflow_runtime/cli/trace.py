@@ -71,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_trace(directory: Path, subject: str, name: str) -> Trace:
-    """What the journal of a run tells of a ``"prompt"`` or a ``"group"``; :class:`UserError` with names that are near if it
-    knows none of that name."""
+    """What the journal of a run records about a ``"prompt"`` or a ``"group"``; :class:`UserError` with similar names
+    if it has none of that name."""
     from astraflow_runtime.dataflow.journal.tracing import Trace
     from astraflow_runtime.dataflow.journal_reader import JournalReader
 

@@ -41,7 +41,7 @@ Joining = Callable[[RunConfig], Joined]
 
 def choose_transports(loaded: LoadedConfig, joining: Joining | None = None) -> LoadedConfig:
     """The same with every transport named and what was selected among its components, and a note on each choice ahead
-    of the others. Raises :class:`ConfigError` if nobody chooses."""
+    of the others. Raises :class:`ConfigError` if no plugin chooses."""
     config, catalog, components = loaded.config, loaded.catalog, dict(loaded.components)
     open_policies = [name for name, p in config.policies.items() if p.transport.use == AUTO]
     if not open_policies:

@@ -47,7 +47,7 @@ def _warnings(config: RunConfig, components: Components, *, sure: bool) -> Itera
 
 
 def _may_have_several(components: Components) -> bool:
-    """True also for a workflow without a manifest, which may return anything."""
+    """True also for a workflow without a manifest, since it may return anything."""
     if "workflow" not in components:
         return True
     selected = components["workflow"][0]

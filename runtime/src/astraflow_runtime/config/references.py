@@ -31,8 +31,8 @@ def unresolved(reference: str) -> str:
 
 
 def methods_of(reference: str, without: str = "") -> frozenset[str] | None:
-    """Names that the class ``"module:attribute"`` and its bases define, judged from their sources; ``None`` where these do
-    not tell: a function, a base that is computed, a decorator. Classes of the module ``without`` add nothing."""
+    """Names that the class ``"module:attribute"`` and its bases define, according to their sources; ``None`` where these are
+    not conclusive: a function, a base that is computed, a decorator. Classes of the module ``without`` add nothing."""
     module, _, name = reference.partition(":")
     return _methods(module, name, without, set())
 

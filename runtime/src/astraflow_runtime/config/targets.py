@@ -41,8 +41,8 @@ def tracker_problems(loaded: LoadedConfig) -> Iterator[tuple[str, str]]:
 
 
 def lacking_methods(tracker: Component) -> str:
-    """What of the protocol a tracker's class lacks, as a text; empty if nothing, or if its sources do not tell. Nothing is
-    imported. Methods inherited from the protocol itself do nothing, and do not count."""
+    """What of the protocol a tracker's class lacks, as a text; empty if nothing, or if its sources are not conclusive. Nothing
+    is imported. Methods inherited from the protocol itself do nothing, and do not count."""
     found = methods_of(tracker.target, without=_PROTOCOL)
     if found is None:
         return ""

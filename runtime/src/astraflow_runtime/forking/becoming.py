@@ -27,8 +27,8 @@ from astraflow_wire.host.parent import signal_at_parent_death
 
 ROOM_VARIABLE = "ASTRAFLOW_ROOM"
 ROOM = "-" * 20_000
-"""Among the arguments and in the environment of a process that forks: the kernel shows what stands in this memory, and what its
-forks write there takes no more."""
+"""Among the arguments and in the environment of a process that forks: the kernel shows the contents of this memory, and what its
+forks write there must fit into it."""
 
 _imported: set[str] = set()
 _path: list[str] = []
@@ -66,7 +66,7 @@ def is_a_fork() -> bool:
 
 def become(asked: ModuleProcess, streams: Sequence[int], kept: Sequence[int]) -> NoReturn:
     """Run the module and exit, whatever happens. ``streams`` are the descriptors for standard input, output and errors (-1: the
-    parent's), ``kept`` those that stay open beside them."""
+    parent's), ``kept`` the others that stay open."""
     code = 1
     try:
         os.environ.clear()

@@ -20,7 +20,7 @@ def serve_forks() -> None:
 
 
 async def forked(words: Sequence[str], environment: Mapping[str, str]) -> ForkedChild | None:
-    """Fork a process for these words, in a session of its own; None if that is not possible."""
+    """Fork a process for these words, in its own session; None if that is not possible."""
     if _server is None or not _server.can_fork(words, environment):
         return None
     asked = ModuleProcess(

@@ -30,7 +30,7 @@ from astraflow_wire.host.processes import look_at
 
 CHOICE = "ASTRAFLOW_IMPORTS"
 OWN = "own"
-"""``ASTRAFLOW_IMPORTS=own``: each process is started and imports by itself."""
+"""``ASTRAFLOW_IMPORTS=own``: each process is started and imports its own modules."""
 MODULES = ("astraflow_runtime", "astraflow_engine_host.main")
 """What may be forked."""
 START_S = 120.0
@@ -128,7 +128,7 @@ class ModuleForks:
             return int(answer)
 
     def _answer(self, channel: socket.socket) -> bytes:
-        """What the server answers, which may have to import first; nothing if it is stopped, or silent for :data:`START_S`."""
+        """The reply of the server, which may have to import first; nothing if it is stopped, or does not reply for :data:`START_S`."""
         until = time.monotonic() + START_S
         while time.monotonic() < until:
             try:
@@ -145,7 +145,7 @@ class ModuleForks:
         return look.cpu_s if look is not None else 0.0
 
     def close(self) -> None:
-        """End the server; its forks go on."""
+        """End the server; its forks continue."""
         with self._lock:
             self._hang_up()
 

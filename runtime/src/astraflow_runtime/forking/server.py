@@ -94,7 +94,7 @@ def _nothing(model: Path) -> None:
 
 
 def may_fork() -> bool:
-    """Whether forks of this process will work: nobody else in it may hold a lock, which would never be released in a fork, and no
+    """Whether forks of this process will work: no other thread may hold a lock, which would never be released in a fork, and no
     library has opened a GPU, which a fork could not use."""
     if len(os.listdir("/proc/self/task")) > 1:
         return False

@@ -30,7 +30,7 @@ class RunResult(RunViews):
 
 @dataclass(frozen=True, slots=True)
 class LoadedRun(RunViews):
-    """A run of the past, or one that goes on. ``summary`` as in ``summary.json``, empty if the run has not ended; ``metrics``
+    """A past or running run. ``summary`` as in ``summary.json``, empty if the run has not ended; ``metrics``
     the lines of ``metrics.jsonl`` when it was loaded."""
 
     summary: dict[str, Any] = field(repr=False)
@@ -62,13 +62,13 @@ def run(
 
 
 def resume(directory: str | Path, *, live: bool | None = None) -> RunResult:
-    """Go on with the run of a directory that ended before it was finished, and return like :func:`run`.
+    """Resume the run of a directory that ended early, and return like :func:`run`.
     Trainers continue from their last checkpoints; everything else from the journal."""
     return result_of(run_prepared(resumed(directory), live, sys.stdout))
 
 
 def load_run(directory: str | Path) -> LoadedRun:
-    """The run in a directory, live or ended, to look at: nothing of it is changed. :class:`UserError` if there is none."""
+    """Load the run in a directory, live or ended, for reading: nothing of it is changed. :class:`UserError` if there is none."""
     folder = Path(directory).expanduser()
     if not any((folder / mark).is_file() for mark in ("config.toml", "summary.json")):
         raise UserError(

@@ -35,8 +35,8 @@ class RunEvent:
     """Something that happened in a run.
 
     ``status``: state or number of steps changed, ``data`` as in ``status.json``. ``step`` and ``evaluation``: a line of
-    ``metrics.jsonl``. ``message``: ``data["text"]`` is what a person would read. ``lost``: so many ``data["events"]``
-    were dropped, the oldest first, since nobody asked for them. ``ended``: the last one, ``data`` as in ``summary.json``.
+    ``metrics.jsonl``. ``message``: ``data["text"]`` is what a user would read. ``lost``: ``data["events"]`` is the number
+    of events that were dropped, the oldest first, since they were not read. ``ended``: the last one, ``data`` as in ``summary.json``.
     """
 
     kind: Literal["status", "step", "evaluation", "message", "lost", "ended"]
@@ -44,17 +44,17 @@ class RunEvent:
 
 
 class Run:
-    """A run that goes on while the program does something else::
+    """A run in the background of a program::
 
         async with Run("run.toml", overrides=["run.steps=20"]) as run:
             async for event in run.events():
                 ...
             result = await run.result()
 
-    The arguments are those of :func:`astraflow_runtime.run`. To enter the block starts the run, and raises
-    :class:`astraflow_core.errors.UserError` before anything starts if the config is wrong. To leave the block ends it cleanly,
-    as Ctrl-C would, and waits until nothing of it is left running; a cancellation while it waits ends it at once. If the
-    run failed and :meth:`result` has not said so, leaving raises its error. The run prints nothing.
+    The arguments are those of :func:`astraflow_runtime.run`. Entering the block starts the run, and raises
+    :class:`astraflow_core.errors.UserError` before anything starts if the config is wrong. Leaving the block ends it cleanly,
+    as Ctrl-C would, and waits until all its processes have exited; a cancellation during that wait ends it at once.
+    If the run failed and :meth:`result` has not raised its error, leaving does. The run prints nothing.
     """
 
     def __init__(
@@ -73,18 +73,18 @@ class Run:
 
     @classmethod
     def resume(cls, directory: str | Path) -> Self:
-        """The run of a directory that ended before it was finished; only new steps are events."""
+        """Resume the run of a directory that ended early; only new steps are events."""
         made = cls({})
         made._prepare = lambda: resume(directory)
         return made
 
     @property
     def directory(self) -> Path:
-        """Where its files are, from the beginning of the block on."""
+        """The run directory; set once the block is entered."""
         return self._started.directory
 
     async def events(self) -> AsyncIterator[RunEvent]:
-        """What happens, from the start of the run to its end; each event is given once, also to several who ask."""
+        """The events of the run, from its start to its end; each is yielded once, even with several consumers."""
         ended = self._end
         while True:
             if self._lost:
@@ -104,7 +104,7 @@ class Run:
         return result_of(ended)
 
     def stop(self) -> None:
-        """Ask the run to end cleanly after this step, as Ctrl-C does; when it is called again, to end at once."""
+        """Ask the run to end cleanly after this step, as Ctrl-C does; a second call ends it at once."""
         if not self._end.done():
             self._interrupts.ask()
 
@@ -147,8 +147,8 @@ class Run:
         return self._prepared
 
     def _execute(self) -> None:
-        """In a thread of its own."""
-        view = _EventView(self._started.directory, self._tell)
+        """In a separate thread."""
+        view = _EventView(self._started.directory, self._report)
         try:
             ended = run_prepared(self._started, None, _Lines(view.say), view, self._interrupts)
         except BaseException as error:  # noqa: BLE001 (given to whoever waits for the run)
@@ -164,16 +164,14 @@ class Run:
             self._ended.set_exception(error)
         self._news.set()
 
-    def _tell(self, event: RunEvent) -> None:
+    def _report(self, event: RunEvent) -> None:
         self._call(self._add, event)
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
         """In the thread of the event loop."""
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
-        except (
-            RuntimeError
-        ):  # the loop was closed without leaving the block: nobody follows the run
+        except RuntimeError:  # the loop was closed without leaving the block: the run has no reader
             self._interrupts.ask()
 
     def _add(self, event: RunEvent) -> None:
@@ -185,10 +183,10 @@ class Run:
 
 
 class _EventView:
-    """A view that shows nothing and tells what happens; called in the thread of the run."""
+    """A view that shows nothing and reports events; called in the thread of the run."""
 
-    def __init__(self, directory: Path, tell: Callable[[RunEvent], None]) -> None:
-        self._tell = tell
+    def __init__(self, directory: Path, report: Callable[[RunEvent], None]) -> None:
+        self._report = report
         self._lines = LineTail(directory / FILE)
         self._last: tuple[str, int] | None = None
         for _ in self._lines.new():  # of a run that continues, those before it was stopped
@@ -200,11 +198,11 @@ class _EventView:
         now = (status.state, status.steps)
         if now != self._last:
             self._last = now
-            self._tell(RunEvent("status", msgspec.to_builtins(status)))
+            self._report(RunEvent("status", msgspec.to_builtins(status)))
 
     def say(self, message: str) -> None:
         """Something happened that a person should know."""
-        self._tell(RunEvent("message", {"text": message}))
+        self._report(RunEvent("message", {"text": message}))
 
     def close(self) -> None:
         """The run has ended."""
@@ -218,9 +216,9 @@ class _EventView:
                 continue  # the reader of the whole file says which lines are damaged
             if isinstance(line, dict):
                 if {"policy", "step"} <= line.keys():
-                    self._tell(RunEvent("step", line))
+                    self._report(RunEvent("step", line))
                 elif "eval" in line:
-                    self._tell(RunEvent("evaluation", line))
+                    self._report(RunEvent("evaluation", line))
 
 
 class _Lines(io.StringIO):

@@ -52,8 +52,8 @@ _LAST_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """An environment: for which ``plugins``, when and how long it took, its size. ``key`` tells what it
-    was made from; empty while it is not whole."""
+    """An environment: for which ``plugins``, when and how long it took, its size. ``key`` identifies what
+    it was created from; empty while it is incomplete."""
 
     name: str
     folder: str
@@ -317,8 +317,8 @@ def _locked(folder: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > give_up:
-                    whom = f"another process that is creating the environment {folder.name!r}"
-                    raise DeadlineExceeded(whom, "its end", DEADLINE_S) from None
+                    who = f"another process that is creating the environment {folder.name!r}"
+                    raise DeadlineExceeded(who, "its end", DEADLINE_S) from None
                 time.sleep(0.2)
         yield
 
@@ -332,7 +332,7 @@ def _read(folder: Path) -> Made | None:
 
 
 def _version(python: Path) -> str:
-    """The version that ``pyvenv.cfg`` tells."""
+    """The version in ``pyvenv.cfg``."""
     for line in (python.parent.parent / "pyvenv.cfg").read_text(encoding="utf-8").splitlines():
         key, _, value = line.partition("=")
         if key.strip() == "version":

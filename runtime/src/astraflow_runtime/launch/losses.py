@@ -52,7 +52,7 @@ NEEDED = {
 
 @dataclass(frozen=True)
 class LossEvaluation:
-    """What :func:`evaluate_loss` found; arrays per token have the shape of those that were given, float64.
+    """The result of :func:`evaluate_loss`; arrays per token have the shape of the inputs, float64.
 
     ``loss`` is the sum of ``terms``, name → coefficient × weighted sum. ``gradients``: of the loss, by ``logprobs`` (the
     current ones), and by ``entropy`` and ``predicted_values`` where the algorithm reads them. ``advantages``;
@@ -81,8 +81,8 @@ def evaluate_loss(
     all rows are one group) and ``trajectory`` (default: one per row), the rows being whole groups; ``reference``,
     ``proximal``, ``values``, ``entropy``, ``logit_gradients``, if the algorithm needs them; ``predicted_values`` (default: ``values``);
     ``versions`` (int, default 0), as the batch updates the version after the newest; ``turn_rewards``, at the last token
-    of each turn, 0 elsewhere; ``teacher_logprobs``; ``named_rewards``, name → what each row earned under it (``[R]``). What else stands outside the
-    mask has no influence. ``step`` counts updates, for schedules.
+    of each turn, 0 elsewhere; ``teacher_logprobs``; ``named_rewards``, name → what each row earned under it (``[R]``). Other values outside the
+    mask have no influence. ``step`` counts updates, for schedules.
 
     Raises :class:`UserError` for a name, key or array that does not fit.
     """

@@ -279,14 +279,14 @@ def _setup_s(clock: _Clock, metrics: MetricsFile) -> float | None:
 
 
 def _leave_summary(directory: Path, summary: Mapping[str, Any], stream: TextIO) -> None:
-    """Write the file; a full disk is given a little time, as a run that ended well has waited for room already."""
+    """Write the file; a full disk is retried for a short time only, as a run that ended well has already waited for space."""
     path, content = directory / "summary.json", json.dumps(summary, indent=2) + "\n"
     try:
         when_room(
             lambda: replace_file(path, content),
             path,
             longest_s=SUMMARY_S,
-            tell=lambda said: _say(stream, said),
+            report=lambda said: _say(stream, said),
         )
     except NoRoom as error:
         _say(stream, str(error))

@@ -35,8 +35,8 @@ SECTIONS = ("global", "install", ":env:")
 
 def program() -> str | None:
     """The path of uv: that of our environment, else the first one on the search path."""
-    beside = Path(sys.executable).with_name("uv")
-    return str(beside) if beside.exists() else shutil.which("uv")
+    candidate = Path(sys.executable).with_name("uv")
+    return str(candidate) if candidate.exists() else shutil.which("uv")
 
 
 def translated(listed: str) -> dict[str, str] | None:

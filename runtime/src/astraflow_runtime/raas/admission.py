@@ -56,7 +56,7 @@ class AdmissionLimit:
             return math.inf, ""
         if waiting > SPARE * running:
             share = (1 + SPARE) * running / (running + waiting)
-            return episodes * share, f"{waiting:.0f} requests wait beside {running:.0f} that run"
+            return episodes * share, f"{waiting:.0f} requests wait while {running:.0f} run"
         if used >= CACHE_FULL:
             return float(episodes), f"its KV cache is {used:.0%} full"
         return math.inf, ""

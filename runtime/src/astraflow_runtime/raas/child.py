@@ -1,4 +1,4 @@
-"""A child process in a group of its own: started from a spec, ended together with its children."""
+"""A child process in its own group: started from a spec, ended together with its children."""
 
 from __future__ import annotations
 

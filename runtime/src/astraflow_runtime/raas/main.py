@@ -60,7 +60,7 @@ R = TypeVar("R", bound=WeightRefresh)
 
 
 def serve(config: RunConfig, directory: Path, token: str, dataflow_url: str, name: str) -> int:
-    """Run RaaS ``name`` until it is told to stop (by the dataflow or by SIGTERM); the exit code.
+    """Run RaaS ``name`` until the dataflow or SIGTERM stops it; returns the exit code.
 
     Any other end is logged as one line, and passed to the hook ``astraflow_run_ended``.
     """

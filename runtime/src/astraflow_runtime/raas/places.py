@@ -84,14 +84,14 @@ class EpisodePlaces:
 
 
 class TaskPlace:
-    """That of one task, with so many ``episodes`` that have not ended."""
+    """That of one task, with ``episodes`` that have not ended."""
 
     def __init__(self, places: EpisodePlaces, episodes: int) -> None:
         self._places, self.episodes = places, episodes
         self._begun = asyncio.Event()
 
     async def begin(self, within_s: float) -> None:
-        """Wait for room, for ``within_s`` at most: the lease has a limit, and an engine has a queue of its own."""
+        """Wait for a free place, for ``within_s`` at most: the lease has a limit, and an engine has its own queue."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._begun.wait()

@@ -245,7 +245,7 @@ class RolloutReader:
     # -- what is stored of one -------------------------------------------------------------------
 
     def group(self, group: str | int) -> LoadedGroup:
-        """A group by the name of its task or its number, joined with what the trainers made of it. :class:`UserError` if
+        """A group by the name of its task or its number, joined with its use by the trainers. :class:`UserError` if
         it is not stored."""
         number = number_of(group) if isinstance(group, str) else group
         if number is None or number not in self._groups:

@@ -1,4 +1,4 @@
-"""The files of a rollout store: segments of bounded total size, with an index beside each.
+"""The files of a rollout store: segments of bounded total size, each with an index.
 
 A segment holds one gzip member for each record, so that ``zcat`` prints its JSON lines and a reader
 can read any one of them by its location. The index has these locations; a record that it does not
@@ -62,7 +62,7 @@ def segments(folder: Path, writer: str | None = None) -> list[Segment]:
 
 
 class SegmentWriter:
-    """Appends records to segments of its own, and deletes its oldest ones beyond ``max_bytes``. Not
+    """Appends records to its own segments, and deletes its oldest ones beyond ``max_bytes``. Not
     thread-safe.
     """
 

@@ -1,4 +1,4 @@
-"""The texts of stored records, read without the arrays beside them, and what was found in them before."""
+"""The texts of stored records, read without their arrays, and earlier search results."""
 
 from __future__ import annotations
 

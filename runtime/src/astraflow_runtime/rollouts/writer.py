@@ -1,4 +1,4 @@
-"""Writes a rollout store on a thread of its own, so that the service never waits."""
+"""Writes a rollout store on a separate thread, so that the service never waits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def trainer_bytes(config: RunConfig) -> int:
 
 
 class RolloutWriter:
-    """Writes records on a thread of its own, at most ``max_bytes`` of them. ``redact`` gets each as
+    """Writes records on a separate thread, at most ``max_bytes`` of them. ``redact`` gets each as
     a dict first. A record is dropped if the queue or the disk is full or ``redact`` raises:
     :attr:`dropped` counts them, and the log reports the first.
     """
@@ -95,7 +95,7 @@ class RolloutWriter:
             self._drop(f"{WAITING} wait to be written")
 
     def wait(self, queued: int, longest_s: float) -> bool:
-        """Wait until so many of the queued records are written or dropped; false if that takes longer."""
+        """Wait until the given number of queued records are written or dropped; false if that takes longer."""
         with self._progress:
             return self._progress.wait_for(lambda: self._done >= queued, longest_s)
 

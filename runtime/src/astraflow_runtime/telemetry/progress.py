@@ -1,6 +1,6 @@
-"""Says on standard error that something which takes long goes on: a line that moves on a terminal, else one now and then.
+"""Reports on standard error that a long operation is still running: a moving line on a terminal, else a line now and then.
 
-Not one of rich's: what runs meanwhile may write lines and bars of its own to ``sys.stderr``, such as those of tqdm, which are to be seen
+Not rich's progress bar: the operation may write its own lines and bars to ``sys.stderr``, such as those of tqdm, which must be shown
 as they are.
 """
 
@@ -67,13 +67,13 @@ class _Shared:
 
 @contextmanager
 def progress(what: str, how_far: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """``what`` goes on inside. If that takes more than two seconds, a terminal shows for how long it has; other outputs get a line then
-    and each thirty seconds. ``how_far()`` is part of it, such as ``"12 of 57 packages"``, of which a terminal shows a bar; it is called
+    """``what`` runs inside the block. If that takes more than two seconds, a terminal shows the elapsed time; other outputs get a line
+    then and every thirty seconds. ``how_far()`` is part of it, such as ``"12 of 57 packages"``, of which a terminal shows a bar; it is called
     once a second, by another thread."""
     stream, ended, began = sys.stderr, threading.Event(), time.monotonic()
     shared = _Shared(stream) if _moves(stream) else None
 
-    def tell() -> None:
+    def report() -> None:
         count, wait, looked, far = 0, AFTER_S, -LOOK_S, ""
         while not ended.wait(wait):
             elapsed = time.monotonic() - began
@@ -89,7 +89,7 @@ def progress(what: str, how_far: Callable[[], str] = lambda: "") -> Iterator[Non
                 wait = FRAME_S
             count += 1
 
-    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    thread = threading.Thread(target=report, name="progress", daemon=True)
     if shared is not None:
         sys.stderr = cast(TextIO, shared)
     thread.start()

@@ -1,7 +1,7 @@
 """Writes the model of a checkpoint: ``python -m astraflow_runtime.trainer.checkpoint_model SPEC UPDATES FOLDER``, as each rank
 of the trainer that saved it.
 
-Only that trainer can read its state, perhaps in an environment of its own.
+Only that trainer can read its state, perhaps in a separate environment.
 """
 
 from __future__ import annotations

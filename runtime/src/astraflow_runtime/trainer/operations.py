@@ -78,7 +78,7 @@ class Operations:
             self._trainer.load(checkpoint)
 
     def adopt(self, model: Path, updates: int) -> None:
-        """Continue with the weights of another folder after so many updates; only of a trainer with
+        """Continue with the weights of another folder after that many updates; only of a trainer with
         the capability ``adopt``.
         """
         cast(AdoptsWeights, self._trainer).adopt(model, updates * self._table.mini_batches)

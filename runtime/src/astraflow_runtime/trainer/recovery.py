@@ -55,8 +55,8 @@ class Recovery:
 
     @contextlib.contextmanager
     def found(self, refused: Refused) -> Iterator[Recovered]:
-        """The newest version that can be had, whole and verified by its digest, as long as the context lasts.
-        ``refused`` says why there is no state; raised anew, with the reasons, if there is no version either."""
+        """The newest version that is available, complete and verified by its digest, within the ``with`` block.
+        ``refused`` says why there is no state; re-raised, with the reasons, if there is no version either."""
         if self._obstacle:
             raise Refused(refused.status, f"{refused}. {self._obstacle}") from refused
         answer = self._dataflow.recover(OFFERS_S)
@@ -105,8 +105,8 @@ class Recovery:
 
 
 def link_model(model: Path, source: WeightSource, folder: Path) -> None:
-    """Make ``folder`` the Hugging Face folder ``model`` with the weights of a version, or with its adapter beside
-    those that it has; nothing is copied."""
+    """Make ``folder`` the Hugging Face folder ``model`` with the weights of a version, or with its adapter next
+    to those that it has; nothing is copied."""
     adapter = source.kind == "adapter"
     brought = ADAPTER if adapter else "model.safetensors"
     for file in model.iterdir():

@@ -27,7 +27,7 @@ def is_safe(url: str) -> bool:
 
 
 def links_of(metadata: Message | PackageMetadata) -> list[dict[str, str]]:
-    """``label`` and ``url`` of each ``Project-URL`` and of ``Home-page``; :func:`left_out` tells the others."""
+    """``label`` and ``url`` of each ``Project-URL`` and of ``Home-page``; :func:`left_out` lists the others."""
     safe = [pair for pair in _pairs(metadata) if not _why_not(*pair)]
     return [{"label": label, "url": url} for label, url in safe[:MOST_LINKS]]
 

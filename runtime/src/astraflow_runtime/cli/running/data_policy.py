@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 def swap_data_policy(
     client: SyncClient, place: str, name: str, author: str, table: dict[str, Any], id: str = ""
 ) -> PolicySwapped:
-    """Put another data policy in a place, or with an empty ``table`` the one before. ``id``: of the request in the audit
+    """Replace a data policy, or with an empty ``table`` restore the previous one. ``id``: of the request in the audit
     log."""
     from astraflow_wire.messages import PolicySwapped, SwapPolicy
 

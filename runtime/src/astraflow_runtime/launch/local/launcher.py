@@ -39,7 +39,7 @@ _IMPORTED = (
 )
 """What trainers, RaaS and engine hosts import at their start or a little later."""
 _FORKED = ("raas", "trainer")
-"""Roles that import much. The dataflow is there before others have imported theirs."""
+"""Roles with many imports. The dataflow is ready before others have finished theirs."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class _Child:
 
 
 class LocalLauncher:
-    """Starts each process in a session of its own, so that a terminal's Ctrl-C reaches the launcher only; on Linux trainers and
+    """Starts each process in its own session, so that a terminal's Ctrl-C reaches the launcher only; on Linux trainers and
     RaaS are forked from a server that has imported what they need, where that is possible.
 
     Output is appended to the log of the spec. On Linux the kernel kills the processes if the thread that

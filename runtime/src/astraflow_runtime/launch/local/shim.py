@@ -1,6 +1,6 @@
 """``python shim.py PARENT COMMAND…``: become COMMAND, and be killed by the kernel when PARENT dies.
 
-A program of its own, because code between fork and exec in a process with threads may deadlock.
+A separate program, because code between fork and exec in a process with threads may deadlock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The first lines of a run: what it is made of and where it lives."""
+"""The first lines of a run: its components and its directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from astraflow_runtime.launch.planning.prepare import Prepared
 
 UNPACKAGED = "unpackaged"
 RUNS = "runs"
-"""The folder that ``astraflow ui`` shows unless it is told another one."""
+"""The folder that ``astraflow ui`` shows unless another one is given."""
 
 
 def header(prepared: Prepared) -> str:

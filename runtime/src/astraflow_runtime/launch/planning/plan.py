@@ -1,4 +1,4 @@
-"""Which processes a run is made of."""
+"""The processes of a run."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def plan(config: RunConfig, directory: Path, token: str, restarts: int) -> list[
 
 
 def reaching(spec: ProcessSpec, dataflow_url: str, directory: Path) -> ProcessSpec:
-    """The same process with the address of the dataflow, and with a token of its own in the place of the run's: one that
-    was not revoked, as the run's ``directory`` says."""
+    """The same process with the address of the dataflow, and with its own token instead of the run's: one that was
+    not revoked, according to the run's ``directory``."""
     environment = {**spec.environment, DATAFLOW: dataflow_url}
     if spec.role != "dataflow":
         name = spec.name.removeprefix("trainer-") if spec.role == "trainer" else spec.name

@@ -220,8 +220,8 @@ def check_code(
     objects: bytes,
     environment: Mapping[str, str],
 ) -> str:
-    """Call workflow and reward once, or build them if the environment says that they are not called, or nobody would play.
-    Returns what a person should know of it."""
+    """Call workflow and reward once, or only build them if the environment disables the call, or no policy would
+    play. Returns what the user should know."""
     if longest_s() is not None and not is_live(config, catalog):
         return dry_call(config, catalog, prompt, objects, environment)
     if not objects:

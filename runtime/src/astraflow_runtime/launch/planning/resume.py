@@ -109,7 +109,7 @@ def _check_state(folder: Path, config: RunConfig) -> None:
 
 
 def summary_of(folder: Path) -> dict[str, Any] | None:
-    """What ``summary.json`` of a run directory tells; ``None`` if there is none, or none that can be read."""
+    """The contents of ``summary.json`` of a run directory; ``None`` if there is none, or none that can be read."""
     try:
         content = json.loads((folder / "summary.json").read_bytes())
     except (OSError, ValueError):

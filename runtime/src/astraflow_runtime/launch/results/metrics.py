@@ -101,7 +101,7 @@ def left_out(metrics: MetricsFile, directory: Path) -> str:
 
 
 def read_line(text: bytes) -> tuple[dict[str, Any], MetricsStep | EvaluationRecord | None]:
-    """A line, and what it tells. :class:`ValueError`, :class:`KeyError`, :class:`TypeError` or :class:`AttributeError` if it
+    """A line, and its contents. :class:`ValueError`, :class:`KeyError`, :class:`TypeError` or :class:`AttributeError` if it
     is not one that a dataflow writes."""
     line = json.loads(text.decode())
     if not isinstance(line, dict):

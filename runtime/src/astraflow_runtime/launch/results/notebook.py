@@ -58,7 +58,7 @@ class RunViews:
 
     @property
     def state(self) -> str:
-        """``finished``, ``stopped`` or ``failed``; empty if it goes on, or was killed."""
+        """``finished``, ``stopped`` or ``failed``; empty if it is running, or was killed."""
         return str(self.summary.get("state", ""))
 
     def metrics_frame(self) -> DataFrame:

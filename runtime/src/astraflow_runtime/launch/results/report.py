@@ -133,7 +133,7 @@ def write_report(directory: Path, stream: TextIO) -> None:
     for label, text in summary_rows(summary):
         table.add_row(label, Text(printable(text)))
     console.print(table)
-    # On a line of its own that only the terminal breaks, so that it can be copied.
+    # On a separate line that only the terminal wraps, so that it can be copied.
     console.print(Text("in"), Text(str(directory)), soft_wrap=True)
     files = Table(show_header=False, box=None)
     for name, what in _FILES.items():

@@ -32,7 +32,7 @@ def read_cursor(file: Path) -> Cursor:
 
 
 def write_cursor(file: Path, cursor: Cursor) -> None:
-    """Keep it; on a full disk the one before stays."""
+    """Save it; on a full disk the previous one stays."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, (json.dumps(asdict(cursor)) + "\n").encode())

@@ -15,7 +15,7 @@ class LineTail:
         self._file, self._offset = file, 0
 
     def new(self) -> Iterator[bytes]:
-        """Whole lines that were not read yet; what nobody takes comes again."""
+        """Whole unread lines; lines that are not consumed are returned again."""
         if not self._file.exists():
             return
         with self._file.open("rb") as file:

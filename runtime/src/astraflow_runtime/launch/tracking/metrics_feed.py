@@ -50,7 +50,7 @@ class MetricsFeed:
 
 
 def _tracked(line: bytes) -> TrackedStep | None:
-    """What a line tells; ``None`` of a line that is damaged or about something else."""
+    """The contents of a line; ``None`` if it is damaged or about something else."""
     try:
         _, read = read_line(line)
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -207,7 +207,7 @@ class PromptSpans:
         self._drop(entry.policy, entry.arrivals)
 
     def _drop(self, policy: str, arrivals: list[int]) -> None:
-        """Rows that nobody trains on."""
+        """Rows that are not trained on."""
         for arrival in arrivals:
             task = self._waiting.get((policy, arrival))
             if task is not None:

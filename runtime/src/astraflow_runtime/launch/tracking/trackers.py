@@ -31,7 +31,7 @@ STEPS_AT_ONCE = 50
 TELL_S = 5.0
 END_S = 10.0
 CATCH_UP_S = 60.0
-"""Longest that the end of a run waits for a tracker that is behind, beside its last call."""
+"""The longest that the end of a run waits for a tracker that is behind, in addition to its last call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class TrackerFeed:
         self.report = replace(self.report, state="behind" if behind else "complete")
         if behind:
             self._notices.append(
-                f"tracker {self._name!r} is behind: it has not everything after {CATCH_UP_S:g} s; `astraflow run --resume` "
+                f"tracker {self._name!r} is behind: it has not received everything after {CATCH_UP_S:g} s; `astraflow run --resume` "
                 "of this run would send the rest"
             )
 
@@ -233,7 +233,7 @@ class TrackerFeed:
 
 @contextlib.contextmanager
 def _on_signal(stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``stop`` at Ctrl-C and SIGTERM; off the main thread nobody can."""
+    """Call ``stop`` at Ctrl-C and SIGTERM; that is possible on the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -249,7 +249,7 @@ def _on_signal(stop: Callable[[], None]) -> Iterator[None]:
 def _spec(
     config: RunConfig, directory: Path, name: str, table: TrackerTable, place: Path
 ) -> dict[str, Any]:
-    """What its process is told; see :mod:`astraflow_trackers.host`."""
+    """The settings of its process; see :mod:`astraflow_trackers.host`."""
     run = run_info(config, directory)
     seed = component_context(config, directory, "launcher", "", f"trackers/{name}", "").seed
     plugins = config.plugins

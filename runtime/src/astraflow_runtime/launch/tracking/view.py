@@ -1,4 +1,4 @@
-"""The view of a run, which also tells what its trackers say."""
+"""The view of a run, including messages of its trackers."""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ class LiveView:
         return live
 
     def _mend(self) -> None:
-        """Write the screen again once it is narrower: lines of the picture may be broken by now, or not, which depends
-        on the terminal, so that nobody knows how many there are to be replaced."""
+        """Write the screen again once it is narrower: the terminal may or may not have wrapped lines of
+        the picture by now, so the number of lines to replace is unknown."""
         before, self._width = self._width, self._console.width
         if self._width >= before:
             return

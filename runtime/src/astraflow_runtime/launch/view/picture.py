@@ -32,7 +32,7 @@ from astraflow_wire.status import Status
 _KEPT_WAITS = 6
 _KEPT_METRICS = 6
 _SHORTEST_WAIT_S = 2.0
-"""Shorter waits come and go from one picture to the next."""
+"""Shorter waits appear and disappear between two pictures."""
 _MOST_SPARKS = 40
 _FEWEST_SPARKS = 8
 _SPARKS = "▁▂▃▄▅▆▇█"

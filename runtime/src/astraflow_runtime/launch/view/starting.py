@@ -39,8 +39,8 @@ class StartProgress:
 
 
 class Starting:
-    """Asked with each new status; once the run has started, it has for good. ``proc``: where the system tells
-    about processes; where it tells nothing, and of processes of other hosts, it is only known whether they are ready."""
+    """Called with each new status; a run that has started stays started. ``proc``: where the system
+    reports about processes; without it, and for processes of other hosts, it is only known whether they are ready."""
 
     def __init__(self, config: RunConfig, proc: Path = Path("/proc")) -> None:
         self._policies, self._raas = list(config.policies), config.raas.replicas

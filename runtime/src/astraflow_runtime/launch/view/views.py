@@ -51,6 +51,6 @@ def make_view(
 
 
 def _can_move(stream: TextIO) -> bool:
-    """Not if lines that were written stay, as in the log of a CI job, which may have a terminal that nobody watches."""
+    """Not if written lines stay, as in the log of a CI job, which may have a terminal without a viewer."""
     watched = os.environ.get("CI", "").lower() in ("", "0", "false")
     return stream.isatty() and watched and os.environ.get("TERM", "").lower() not in _CANNOT_MOVE

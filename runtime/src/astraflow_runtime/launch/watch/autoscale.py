@@ -112,7 +112,7 @@ def dispensable(raas: Collection[RaasBalance]) -> list[RaasBalance]:
 
 
 class Autoscaler:
-    """Looks at each report once, and tells the dataflow what is to change."""
+    """Reads each report once, and requests changes from the dataflow."""
 
     def __init__(self, enabled: bool, view: View) -> None:
         self._enabled, self._view = enabled, view

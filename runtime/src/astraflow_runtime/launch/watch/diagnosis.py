@@ -1,4 +1,4 @@
-"""Why a run stands still: who waits for whom, and what those who are waited for do."""
+"""Why a run makes no progress: which process waits for which, and what the awaited processes do."""
 
 from __future__ import annotations
 

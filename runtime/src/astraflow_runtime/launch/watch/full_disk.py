@@ -57,7 +57,7 @@ class RoomWatch:
             self._since, self._room_since, self._lacks = None, None, False
 
     def wait(self, interrupts: Interrupts) -> None:
-        """Wait for room, or for a signal, once nobody tries to write any longer: any room is said at once."""
+        """Wait for disk space, or for a signal, once no process tries to write: any space is reported at once."""
         while self.lacks() and self._room_since is None and interrupts.number is None:
             interrupts.sleep(LOOK_S)
         self._say_room_again()

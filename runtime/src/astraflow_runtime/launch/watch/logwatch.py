@@ -24,9 +24,9 @@ _SURFACED = ("WARNING", "ERROR", "CRITICAL")
 
 
 class LogWatch:
-    """Reads what was added to logs since the last look, or since this was made; messages that differ only in their
-    numbers, or in which task failed on which prompt, are told once. Each rank that was killed is told, as torchrun names
-    it."""
+    """Reads what was added to logs since the last read, or since its creation; messages that differ only in their
+    numbers, or in which task failed on which prompt, are reported once. Each rank that was killed is reported, as torchrun
+    names it."""
 
     def __init__(self, logs: Iterable[Path]) -> None:
         self._offsets = {log: log.stat().st_size if log.exists() else 0 for log in logs}

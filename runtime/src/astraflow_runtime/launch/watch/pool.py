@@ -1,4 +1,4 @@
-"""The RaaS that a launcher runs, as the dataflow is asked for more and tells some to leave."""
+"""The RaaS that a launcher runs, as the dataflow requests more and drains others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RaasPool:
         return [*first, *(self._next(status) for _ in range(size - len(first)))]
 
     def asked_for(self, status: Status) -> Iterator[ProcessSpec]:
-        """Those that were asked for since, under names that nobody has."""
+        """Those that were requested since, under unused names."""
         while self._added < status.pool.added:
             self._added += 1
             yield self._next(status)

@@ -110,7 +110,7 @@ class Supervisor:
             self._wind_down()
             self._tell_warnings()
         except AstraFlowError as error:
-            # The cause is told once, at the end.
+            # The cause is reported once, at the end.
             self._tell_warnings(str(error), self.status.reason)
             raise
         finally:
@@ -221,9 +221,9 @@ class Supervisor:
                 self.status = replace(parse_status(left), waits=[])
 
     def _bear_silence(self, error: DeadlineExceeded) -> None:
-        """The dataflow is there and does not answer: wait for it, but not for ever."""
-        silent, patience = active_time() - self._answered, self.run.give_up_after_s
-        given_up = silent >= patience and not self._room.lacks()
+        """The dataflow exists and does not answer: wait for it until its deadline."""
+        silent, deadline = active_time() - self._answered, self.run.give_up_after_s
+        given_up = silent >= deadline and not self._room.lacks()
         if not given_up and (self._told_silence or silent < min(SILENT_S, self.run.deadline_s)):
             return
         self._told_silence = True
@@ -231,9 +231,9 @@ class Supervisor:
         wait = WaitStatus(
             who="launcher",
             for_whom="dataflow",
-            what=f"an answer, {duration(patience)} at most: {error.what}",
+            what=f"an answer, {duration(deadline)} at most: {error.what}",
             since_s=silent,
-            until_s=patience - silent,
+            until_s=deadline - silent,
         )
         diagnosis = self._watchdog.explain(what, [wait])
         if given_up and self.interrupts.number is None:
@@ -291,7 +291,7 @@ class Supervisor:
         return self._of("trainer") <= self._gone
 
     def _others(self) -> bool:
-        """Whether a RaaS is there that somebody else started."""
+        """Whether there is a RaaS that this launcher did not start."""
         there = {r.name for r in self.status.raas if r.state in ("alive", "suspect")}
         return bool(there - (self.specs.keys() - self._refused))
 
@@ -433,7 +433,7 @@ class Supervisor:
                 raise error
 
     def _look_again(self) -> Status:
-        """The newest status, of a dataflow that nobody needs any longer."""
+        """The newest status of a dataflow that is no longer needed."""
         self._answered = active_time()
         self._fetch_status(self.launcher.poll())
         return self.status

@@ -24,9 +24,9 @@ _POLL_S = 0.1
 
 class WindDown:
     """Waits until trainers have saved and RaaS have left. A trainer that is killed meanwhile is restarted if it has
-    a state to resume from; so is the dataflow, while a trainer is there that may speak with it. ``look()``:
-    the newest status. ``finish_s``: longest that a trainer may save without progress; while there is no ``room`` on the
-    disk, nobody's time is over."""
+    a state to resume from; so is the dataflow, while a trainer runs that may call it. ``look()``:
+    the newest status. ``finish_s``: the longest that a trainer may save without progress; time without ``room``
+    on the disk does not count."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class WindDown:
             saving, waited = sorted(self._trainers & alive), time.monotonic() - since
             reachable = any(self._specs[name].role == "dataflow" for name in alive)
             if not (saving or (reachable and len(alive) > 1)):
-                return  # without a dataflow a RaaS does not hear that it may leave
+                return  # without a dataflow a RaaS does not learn that it may leave
             if waited > (self._finish_s if saving else FINISH_DEADLINE_S):
                 if saving:
                     who = ", ".join(saving)

@@ -1,4 +1,4 @@
-"""Builds the engines of one policy or frozen model, each in a host of its own, and the handles that
+"""Builds the engines of one policy or frozen model, each in its own host, and the handles that
 episodes use.
 """
 

@@ -66,7 +66,7 @@ class VersionCache:
         return "" if version is None else self._digests.get(version, "")
 
     def discard(self) -> None:
-        """Forget all versions: they are of another history of the run, which may use their numbers."""
+        """Forget all versions: they belong to another history of the run, which may reuse their numbers."""
         self.seen, self.pinned, self._last_fetched = -1, None, None
         self.history += 1
         self._discarded += self._sources.values()

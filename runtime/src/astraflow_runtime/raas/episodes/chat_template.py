@@ -132,7 +132,7 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **self._special,
             )
-        except Exception as error:  # a template is a program, which may raise anything
+        except Exception as error:  # a template is a program and may raise anything
             what = str(error) if isinstance(error, jinja2.TemplateError) else repr(error)
             raise UserError(
                 f"the chat template of {self._folder} rejected the messages: {what}"

@@ -1,5 +1,5 @@
 """The dry call: one episode of a run's workflow with made-up completions, and one call of its
-reward, in a process of its own, so that this code cannot stop or crash the launcher.
+reward, in a separate process, so that this code cannot stop or crash the launcher.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs the dry call of a run's workflow and reward in a process of its own.
+"""Runs the dry call of a run's workflow and reward in a separate process.
 
 Forked where that is safe, since it then costs a tenth of a second; else ``python -m astraflow_runtime.raas.episodes.dry_process
 SPEC FD``, which costs what an interpreter and its imports do.
@@ -40,7 +40,7 @@ VARIABLE = "ASTRAFLOW_DRY_CALL_S"
 LONGEST_S = 10.0
 LEFT_OUT = f"set {VARIABLE}=none to skip it"
 BLOCKS = "so it blocks the event loop of its RaaS"
-"""Part of the note on awaited code that blocked in a call of its own."""
+"""Part of the note on awaited code that blocked in a separate call."""
 _GRACE_S = 1.0
 """Seconds after the deadline for the process to report where it is."""
 
@@ -284,7 +284,7 @@ def _listen(reader: int, start_s: float, seconds: float) -> _Word:
 
 def _end(pid: int) -> int:
     """The wait status of the process, after it and its descendants were killed. A process that has
-    closed its pipe exits by itself.
+    closed its pipe exits on its own.
     """
     until = time.monotonic() + _GRACE_S / 10
     ended, status = os.waitpid(pid, os.WNOHANG)

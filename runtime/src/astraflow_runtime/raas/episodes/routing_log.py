@@ -18,7 +18,7 @@ from astraflow_wire.experts.layers import ExpertLayers
 
 
 class RoutingLog:
-    """The requests that the episodes of a task made of the engines of ``policy``, whose model has ``experts``."""
+    """The requests of the episodes of a task to the engines of ``policy``, whose model has ``experts``."""
 
     def __init__(self, policy: str, experts: ExpertLayers) -> None:
         self._policy, self._experts = policy, experts
@@ -41,7 +41,7 @@ class RoutingLog:
         self._calls.append((np.concatenate([prompt, result.tokens]), len(prompt), given))
 
     def of(self, tokens: npt.NDArray[np.int32]) -> RoutedExperts | None:
-        """Those of a sequence ``[T, layers, top_k]``, of which nobody read the last token; ``None`` if no request belongs
+        """Those of a sequence ``[T, layers, top_k]``, whose last token was not read; ``None`` if no request belongs
         to it.
 
         A request belongs to a sequence that begins with its prompt and what was sampled, or ends amid that, cut at a

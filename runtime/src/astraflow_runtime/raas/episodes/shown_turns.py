@@ -24,7 +24,7 @@ EPISODE_CHARACTERS = 1 << 14
 
 def shown_turns(sequences: Iterable[Sequence], decode: Callable[[str], Decode]) -> list[Turn]:
     """All turns of an episode in the order of its ``sequences``, read from the tokens themselves: what the model saw and
-    what it sampled. A sequence that begins with all of the one before it, of the same policy, continues with that one.
+    what it sampled. A sequence that begins with all of the previous one, of the same policy, continues that one.
     ``decode``: policy → how its tokens become text."""
     spans = [
         (span.role, span.policy, span.tokens[span.start : span.end]) for span in spans_of(sequences)
@@ -55,8 +55,8 @@ class TurnSpan:
 
 
 def spans_of(sequences: Iterable[Sequence]) -> Iterator[TurnSpan]:
-    """The turns of an episode in order. A sequence that begins with all of the one before it, of the same policy,
-    continues with that one."""
+    """The turns of an episode in order. A sequence that begins with all of the previous one, of the same
+    policy, continues that one."""
     before: dict[str, Tokens] = {}
     for index, sequence in enumerate(sequences):
         known = before.get(sequence.policy)

@@ -12,7 +12,7 @@ _TURN_S = 0.01
 
 class Turns:
     """Many episodes may be ready in one turn of the loop, and each would block it again before the
-    first block is reported. For a minute after a block, each therefore runs in a turn of its own.
+    first block is reported. For a minute after a block, each therefore runs in a separate turn.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Saving:
-    """Saves a checkpoint every so many updates while training continues, and releases batches.
+    """Saves a checkpoint at a fixed interval of updates while training continues, and releases batches.
 
     If two checkpoints are kept, only batches that the older one covers are released, so that a run
     can continue from it if the newest is damaged.
@@ -69,7 +69,7 @@ class Saving:
             self._record_saved(self._checkpoints.advance(self._operations, wait=True))
 
     def leave(self, updates: int, done: bool) -> None:
-        """Report to the dataflow, which may be gone already, that everything is on disk. ``done``:
+        """Report to the dataflow, which may have exited already, that everything is on disk. ``done``:
         all updates of the run are made, so no older state is needed.
         """
         self._release_batches(self._before if self._lags and not done else updates, last=True)

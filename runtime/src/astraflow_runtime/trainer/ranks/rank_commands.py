@@ -14,7 +14,7 @@ class SetUp(msgspec.Struct, frozen=True, tag="set_up"):
 
 
 class AdoptCommand(msgspec.Struct, frozen=True, tag="adopt"):
-    """Continue with the weights in this folder after so many updates."""
+    """Continue with the weights in this folder, counting ``updates`` as done."""
 
     folder: str
     updates: int

@@ -1,1 +1,1 @@
-"""An index of plugins: made of published reports of ``astraflow plugin check``, and searched."""
+"""An index of plugins: created from published reports of ``astraflow plugin check``, and searched."""

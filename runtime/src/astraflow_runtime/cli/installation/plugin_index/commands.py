@@ -137,7 +137,7 @@ def _write(out: Path, found: Sequence[PublishedReport]) -> None:
 
 
 def _stems_of(index: Path) -> set[str]:
-    """Names of the files that the index which is there belongs to: of nothing else is a file removed. Raises
+    """Names of the files of the existing index; no other file is removed. Raises
     :class:`UserError` if it is not an index."""
     from astraflow_runtime.cli.installation.plugin_index.reading import read_index
 

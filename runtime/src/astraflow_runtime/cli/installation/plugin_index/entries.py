@@ -177,7 +177,7 @@ def _facts(report: dict[str, Any]) -> dict[str, Any]:
     verdict = verdict_of(verdicts)
     if report.get("verdict") != verdict:
         raise NoReport(
-            f"its verdict {report.get('verdict')!r:.40} is not what its checks say: {verdict!r}"
+            f"its verdict {report.get('verdict')!r:.40} does not match its checks: {verdict!r}"
         )
     return {
         "name": named.get("name"),

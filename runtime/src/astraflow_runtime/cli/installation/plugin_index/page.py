@@ -66,7 +66,7 @@ def as_page(found: Sequence[PublishedReport]) -> str:
         '<meta name="referrer" content="no-referrer">\n'
         f"<title>Plugins of AstraFlow</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
         "<h1>Plugins of AstraFlow</h1>\n"
-        "<p>Made from the reports that the authors published. A report is not a signature: check what you install with "
+        "<p>Created from the reports that the authors published. A report is not a signature: check what you install with "
         "<code>astraflow plugin check</code>.</p>\n"
         f'<table class="list">\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n'
         f"{_matrix([each.entry for each in found])}</main>\n</body>\n</html>\n"

@@ -42,7 +42,7 @@ def read_index(place: str, deadline_s: float = DEADLINE_S) -> PluginIndex:
 
 
 def _content_of(file: Path, place: str) -> bytes:
-    """At most ``LARGEST`` bytes and one. A pipe is not opened: nobody may ever write to it."""
+    """At most ``LARGEST`` bytes and one. A pipe is not opened: it may never have a writer."""
     how = "`astraflow plugins index` makes one"
     try:
         if not S_ISREG(file.stat().st_mode):
