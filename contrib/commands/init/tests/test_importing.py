@@ -200,7 +200,8 @@ def test_a_configuration_of_prime_rl(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (prompts["environment"], prompts["arguments"]) == ("reverse_text", {"size": 9})
     assert (solver.trainer.use, solver.trainer.ranks) == ("fsdp", 2)
     assert keys(solver.algorithm) == {"use": "prime_rl", "ratio_coef": 0.01}
-    assert {"seq_len", "orchestrator.train.source"} == set(lost(report))
+    environment, others = "orchestrator.train.env.0.name", "orchestrator.train.source"
+    assert {"seq_len", environment, others} == set(lost(report))
 
 
 def test_files_of_the_public_astraflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "not_carried": [
                     {"name": n, "value": v, "reason": why} for n, (v, why) in left.items()
                 ],
+                "unset": settings.unset,
                 "problem": problem,
             }
         )
@@ -127,9 +128,10 @@ def _report(
     if left:
         print_line("not carried over:")
         for name, (value, why) in left.items():
-            shown = str(value)
-            shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
-            print_line(f"  {name} = {shown}: {why}")
+            print_line(f"  {name} = {_cut(str(value))}: {why}")
+    if settings.unset:
+        names = ", ".join(settings.unset)
+        print_line(f"null, as if not written: {_cut(names)}")
     if draft.todo:
         print_line("to do:")
         for each in draft.todo:
@@ -138,3 +140,7 @@ def _report(
         print_line(f"it cannot be loaded yet: {problem}")
     else:
         print_line(f"next: astraflow doctor {file}; {system.page} explains the differences")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

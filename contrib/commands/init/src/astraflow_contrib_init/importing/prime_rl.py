@@ -19,6 +19,11 @@ _LOSS = {
     "adv_tau": "advantage_coef",
     "kl_tau": "ratio_coef",
 }
+_VLLM = {
+    "max_model_len": "context_length",
+    "tensor_parallel_size": "tensor_parallel",
+    "gpu_memory_utilization": "gpu_memory_utilization",
+}
 _BEHIND = 8
 """``max_off_policy_steps`` by default."""
 
@@ -27,7 +32,9 @@ def read(nested: dict[str, Any]) -> tuple[Draft, Settings]:
     """The draft of a configuration, and what of ``nested`` it used."""
     settings, draft = Settings(nested), Draft()
     policy = "policies.solver"
-    name = settings.take("wandb.name") or settings.take("wandb.project") or "from-prime-rl"
+    wandb = "monitors.wandb." if settings.below("monitors.wandb") else "wandb."
+    named = (f"{wandb}name", "run.name", f"{wandb}project")
+    name = next((settings.take(each) for each in named if each in settings), "from-prime-rl")
     draft.put("run.name", run_name(str(name)))
     draft.put("run.steps", settings.take("max_steps", 100), "max_steps")
     behind = settings.take("max_off_policy_steps") or settings.take(
@@ -54,6 +61,7 @@ def read(nested: dict[str, Any]) -> tuple[Draft, Settings]:
     draft.put(f"{policy}.engine.use", "vllm")
     draft.put(f"{policy}.engine.python", "env:vllm")
     draft.carry(settings, {"max_model_len": f"{policy}.engine.context_length"}, "inference.model.")
+    draft.carry(settings, {n: f"{policy}.engine.{k}" for n, k in _VLLM.items()}, "inference.vllm.")
     draft.carry(settings, {"tp": f"{policy}.engine.tensor_parallel"}, "inference.parallel.")
     draft.carry(settings, {"num_infer_gpus": f"{policy}.engine.replicas"}, "deployment.")
     ranks = int(settings.take("deployment.num_train_gpus", 1))
@@ -66,10 +74,10 @@ def read(nested: dict[str, Any]) -> tuple[Draft, Settings]:
     draft.carry(settings, {n: f"{policy}.algorithm.{k}" for n, k in _LOSS.items()}, "trainer.loss.")
     draft.put(f"{policy}.transport.use", "http")
     draft.carry(settings, {"interval": "checkpoint.every", "keep_last": "checkpoint.keep"}, "ckpt.")
-    if "wandb.project" in settings:
+    if f"{wandb}project" in settings:
         draft.put("trackers.wandb.use", "wandb")
         draft.carry(
-            settings, {"project": "trackers.wandb.project", "name": "trackers.wandb.name"}, "wandb."
+            settings, {"project": "trackers.wandb.project", "name": "trackers.wandb.name"}, wandb
         )
     return draft, settings
 
@@ -77,10 +85,14 @@ def read(nested: dict[str, Any]) -> tuple[Draft, Settings]:
 def _environments(settings: Settings, draft: Draft) -> None:
     draft.put("prompts.use", "verifiers")
     draft.put("workflow.use", "verifiers")
-    found = (
-        settings.take("orchestrator.train.env") or settings.take("orchestrator.train.source") or []
-    )
+    where = "orchestrator.train.env"
+    if where not in settings:
+        where = "orchestrator.train.source"
+    found = settings.take(where) or []
     names = [_environment(table) for table in found if isinstance(table, dict)]
+    for number, table in enumerate(table for table in found if isinstance(table, dict)):
+        for name, value in _unused(table, number > 0):
+            settings.leave(f"{where}.{number}.{name}", value)
     if names:
         draft.put("prompts.environment", names[0][0].replace("-", "_"), "taskset.id")
         if names[0][1]:
@@ -96,6 +108,18 @@ def _environments(settings: Settings, draft: Draft) -> None:
     draft.todo.append(
         "astraflow env create verifiers --plugin verifiers, with the environments' packages installed beside it"
     )
+
+
+def _unused(table: dict[str, Any], whole: bool) -> list[tuple[str, Any]]:
+    """What :func:`_environment` does not use of an environment; of another one than the first it uses the name alone."""
+    inner = table.get("env", table)
+    tasks = inner.get("taskset") if isinstance(inner, dict) else None
+    named = isinstance(tasks, dict) and "id" in tasks
+    used = {"env", *(() if whole else ("taskset",)), *(() if named or whole else ("name", "id"))}
+    parts = [(name, value) for name, value in table.items() if name not in used]
+    if inner is not table and isinstance(inner, dict):
+        parts += [(f"env.{name}", value) for name, value in inner.items() if name not in used]
+    return parts
 
 
 def _environment(table: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -34,6 +34,10 @@ _GRESO = {
     "alpha_hard": "target_hard",
     "delta_p": "step",
 }
+_BACKENDS = {name: name for name in ("fsdp", "megatron")}
+_TRANSPORTS = {"full": "http", "delta": "delta"}
+_SCHEDULES = {name: name for name in ("constant", "linear", "cosine")}
+_LORA = {"lora_rank": "lora_rank", "lora_alpha": "lora_alpha", "target_modules": "lora_targets"}
 _TRAINER = {
     "actor.optimizer.lr": "lr",
     "actor.optimizer.weight_decay": "weight_decay",
@@ -76,9 +80,11 @@ def _run(settings: Settings, draft: Draft, model: str) -> None:
     draft.put(
         "run.max_staleness", settings.take("dataflow.buffer.max_staleness", 8), "max_staleness"
     )
-    samples = settings.take(f"{generation}n_samples") or settings.take(f"{trainer}n_samples", 8)
-    settings.take(f"{trainer}n_samples")
-    draft.put("run.group_size", samples, "n_samples")
+    name = f"{generation}n_samples"
+    if name not in settings:
+        name = f"{trainer}n_samples"
+    draft.put("run.group_size", settings.take(name, 8), "n_samples")
+    settings.take_same([f"{trainer}n_samples"], name)
     draft.carry(settings, {"experiment.seed": "run.seed"})
     names = {
         "max_new_tokens": "max_tokens",
@@ -112,10 +118,10 @@ def _data(settings: Settings, draft: Draft, models: list[str]) -> None:
         if reward not in _REWARDS:
             draft.todo.append(f"choose a reward for {reward!r}; exact stands there now")
         draft.put("reward.use", _REWARDS.get(reward, "exact"), f"reward_fn: {reward}")
-    curator = settings.take("dataflow.curator")
-    if curator in _CURATORS:
-        table = {"use": _CURATORS[curator]}
-        if curator == "greso":
+    curator = settings.choice("dataflow.curator", {**_CURATORS, "": ""}, "")
+    if curator:
+        table: dict[str, Any] = {"use": curator}
+        if curator == _CURATORS["greso"]:
             there = {n: k for n, k in _GRESO.items() if f"dataflow.curator_args.{n}" in settings}
             table |= {k: settings.take(f"dataflow.curator_args.{n}") for n, k in there.items()}
         draft.put("prompts.data", [table], f"curator: {curator}")
@@ -132,9 +138,10 @@ def _evaluation(settings: Settings, draft: Draft, model: str) -> None:
         function = settings.take(f"dataflow.eval_datasets.{name}.dataset_fn")
         draft.put(f"eval.sets.{key_name(name)}.use", "jsonl")
         draft.put(f"eval.sets.{key_name(name)}.path", f"{name}.jsonl", str(function))
-        repeat = settings.take(f"dataflow.eval_datasets.{name}.repeat")
-        if repeat and not draft.has("eval.samples"):
-            draft.put("eval.samples", repeat, f"{name}.repeat")
+    times = [f"dataflow.eval_datasets.{name}.repeat" for name in sets]
+    if repeats := [name for name in times if name in settings]:
+        draft.put("eval.samples", settings.take(repeats[0]), repeats[0].partition("datasets.")[2])
+        settings.take_same(repeats[1:], repeats[0])
     for name in settings.below("dataflow.eval_workflows"):
         start = f"dataflow.eval_workflows.{name}.gconfig_overrides.temperature"
         if start in settings:
@@ -158,12 +165,8 @@ def _policy(settings: Settings, draft: Draft, model: str) -> None:
     draft.carry(settings, {"actor.ppo_n_minibatches": f"{policy}.mini_batches"}, trainer)
     draft.put(f"{policy}.data", _policies(settings))
     _engine(settings, draft, model)
-    backend = settings.take(f"{trainer}engine.backend", "fsdp")
-    draft.put(
-        f"{policy}.trainer.use",
-        "megatron" if backend == "megatron" else "fsdp",
-        f"engine.backend: {backend}",
-    )
+    backend = settings.choice(f"{trainer}engine.backend", _BACKENDS, "fsdp")
+    draft.put(f"{policy}.trainer.use", backend, "engine.backend")
     draft.carry(settings, {"engine.data_parallel_size": f"{policy}.trainer.ranks"}, trainer)
     draft.carry(
         settings, {name: f"{policy}.trainer.{key}" for name, key in _TRAINER.items()}, trainer
@@ -172,19 +175,20 @@ def _policy(settings: Settings, draft: Draft, model: str) -> None:
         settings.take(f"{trainer}actor.optimizer.beta{n}", 0.9 + 0.099 * (n - 1)) for n in (1, 2)
     ]
     draft.put(f"{policy}.trainer.betas", betas, "beta1, beta2")
-    if settings.take("experiment.dtype") == "bfloat16":
-        draft.put(f"{policy}.trainer.compute_dtype", "bfloat16", "dtype")
-    schedule = settings.take(f"{trainer}actor.optimizer.lr_scheduler_type", "constant")
-    if schedule in ("constant", "linear", "cosine"):
-        draft.put(f"{policy}.trainer.schedule", schedule, "lr_scheduler_type")
-    _algorithm(settings, draft, policy, trainer)
-    strategy = settings.take("experiment.weight_transfer_strategies", "full")
-    settings.take("experiment.weight_transfer_mode")
-    draft.put(
-        f"{policy}.transport.use",
-        "delta" if strategy == "delta" else "http",
-        "weight_transfer_strategies",
+    dtypes = {"bfloat16": "bfloat16", "float32": "float32"}
+    dtype = settings.choice("experiment.dtype", dtypes, "float32")
+    draft.put(f"{policy}.trainer.compute_dtype", dtype, "dtype")
+    schedule = settings.choice(
+        f"{trainer}actor.optimizer.lr_scheduler_type", _SCHEDULES, "constant"
     )
+    draft.put(f"{policy}.trainer.schedule", schedule, "lr_scheduler_type")
+    if settings.take(f"{trainer}actor.use_lora", False):
+        names = {name: f"{policy}.trainer.{key}" for name, key in _LORA.items()}
+        draft.carry(settings, names, f"{trainer}actor.")
+    _algorithm(settings, draft, policy, trainer)
+    transport = settings.choice("experiment.weight_transfer_strategies", _TRANSPORTS, "full")
+    settings.choice("experiment.weight_transfer_mode", {"tcp": True}, "tcp")
+    draft.put(f"{policy}.transport.use", transport, "weight_transfer_strategies")
     if f"{trainer}stats_logger.wandb.mode" in settings:
         draft.put("trackers.wandb.use", "wandb", "stats_logger.wandb")
         draft.put("trackers.wandb.mode", settings.take(f"{trainer}stats_logger.wandb.mode"), "mode")
@@ -192,7 +196,8 @@ def _policy(settings: Settings, draft: Draft, model: str) -> None:
 
 def _policies(settings: Settings) -> list[dict[str, Any]]:
     data: list[dict[str, Any]] = []
-    if settings.take("dataflow.buffer.filter_function") == "filter_zero_adv":
+    filters = {"filter_zero_adv": True, "keep_all": False}
+    if settings.choice("dataflow.buffer.filter_function", filters, "keep_all"):
         data.append(
             {
                 "use": "dynamic_sampling",
@@ -201,7 +206,9 @@ def _policies(settings: Settings) -> list[dict[str, Any]]:
                 "singletons": "drop",
             }
         )
-    data.append({"use": "ordering", "by": settings.take("dataflow.buffer.queue_order", "fifo")})
+    orders = {name: name for name in ("edf", "fifo")}
+    by = settings.choice("dataflow.buffer.queue_order", orders, "edf")
+    data.append({"use": "ordering", "by": by})
     ratio = settings.take("dataflow.buffer.replay_ratio", 0)
     size = settings.take("dataflow.buffer.replay_size")
     if ratio:
@@ -214,10 +221,11 @@ def _policies(settings: Settings) -> list[dict[str, Any]]:
 
 def _engine(settings: Settings, draft: Draft, model: str) -> None:
     engine = f"policies.{key_name(model)}.engine"
-    use = settings.take(f"raas.models.{model}.backend") or settings.take(
-        f"engine.{model}.backend", "sglang"
-    )
-    settings.take(f"engine.{model}.backend")
+    name = f"raas.models.{model}.backend"
+    if name not in settings:
+        name = f"engine.{model}.backend"
+    use = settings.take(name, "sglang")
+    settings.take_same([f"engine.{model}.backend"], name)
     draft.put(f"{engine}.use", use, "backend")
     draft.put(f"{engine}.python", f"env:{use}")
     draft.carry(settings, {f"engine.{model}.data_parallel_size": f"{engine}.replicas"})
@@ -238,12 +246,10 @@ def _algorithm(settings: Settings, draft: Draft, policy: str, trainer: str) -> N
     algorithm = f"{policy}.algorithm"
     threshold = settings.take(f"{trainer}actor.m2_threshold")
     draft.put(f"{algorithm}.use", "grpo" if threshold is None else "m2po")
-    low, high = (
-        settings.number(f"{trainer}actor.{name}") for name in ("eps_clip", "eps_clip_higher")
-    )
-    if threshold is not None:  # which takes the place of a clip
+    if threshold is not None:
         draft.put(f"{algorithm}.threshold", threshold, "m2_threshold")
-    elif low is not None:
+    elif (low := settings.number(f"{trainer}actor.eps_clip")) is not None:
+        high = settings.number(f"{trainer}actor.eps_clip_higher")
         draft.put(f"{algorithm}.clip_low", low, "eps_clip")
         draft.put(f"{algorithm}.clip_high", low if high is None else high, "eps_clip_higher")
     names = {"kl_penalty_coef": "kl_coef", "c_clip": "dual_clip"}
@@ -252,11 +258,13 @@ def _algorithm(settings: Settings, draft: Draft, policy: str, trainer: str) -> N
     )
     if draft.has(f"{algorithm}.kl_coef"):
         draft.put(f"{algorithm}.kl_clamp", "areal")
-    settings.take(f"{trainer}actor.reward_norm.mean_level")
-    spread = settings.take(f"{trainer}actor.reward_norm.std_level")
-    draft.put(f"{algorithm}.normalize_std", spread == "group", "reward_norm")
-    settings.take(f"{trainer}actor.adv_norm.std_level")
-    if settings.take(f"{trainer}actor.adv_norm.mean_level") == "batch":
+    norm = f"{trainer}actor.reward_norm."
+    settings.choice(f"{norm}mean_level", {"group": True}, "group")
+    spread = settings.choice(f"{norm}std_level", {"group": True, "": False}, "")
+    draft.put(f"{algorithm}.normalize_std", spread, "reward_norm")
+    norm, levels = f"{trainer}actor.adv_norm.", {"batch": True, "": False}
+    if settings.choice(f"{norm}mean_level", levels, ""):
+        settings.choice(f"{norm}std_level", levels, "")
         draft.put(f"{algorithm}.whiten", "token", "adv_norm")
 
 
@@ -280,6 +288,8 @@ SYSTEM = System(
         "dataflow.eval_workflows": "evaluation plays the workflow of the run",
         "dataflow.eval_datasets": "a key of its data set",
         "raas.models.": "all policies sample alike: the first model's settings are in [sampling]",
+        "actor.eps_clip": "m2po finds its clip range for each batch",
+        "actor.eps_clip_higher": "m2po finds its clip range for each batch",
         "actor.optimizer.type": "trainers have AdamW",
         "recover.mode": "a run goes on from its checkpoint when it is started again",
         "evaluator.eval_at_start": "the first version is always evaluated",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -16,6 +17,9 @@ from astraflow_core.errors import UserError
 
 MOST_BYTES = 1 << 20
 _OVERRIDE = re.compile(r"(?:\+{1,2})?([A-Za-z_][\w-]*(?:\.[\w-]+)+)=(.*)", re.DOTALL)
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=([^(`]+)", re.DOTALL)
+_SUM = re.compile(r"\$\(\(([\w\s$+*/()-]{1,200}?)\)\)")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-((?:[^{}]|\{[^{}]*\})*))?\}|([A-Za-z_]\w*))")
 _REFERENCE = re.compile(r"\$\{([\w.-]+)\}")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 """YAML 1.1 takes 5e-6 for a string."""
@@ -78,20 +82,61 @@ def _parsed(file: Path, text: str) -> Any:
 
 
 def _overrides(text: str) -> Nested:
-    """What stands as ``a.b=value`` among the words of a script; variables of the script are left as they are."""
+    """What stands as ``a.b=value`` among the words of a script. Variables to which it gives a plain value, at the beginning of a
+    line, are replaced by their last one, as are those with a default (``${N:-8}``); others are left as they are."""
     found: Nested = {}
-    lines = (
-        line for line in text.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")
-    )
-    for word in (word for line in lines for word in _words(line)):
-        if match := _OVERRIDE.fullmatch(word):
-            place, (*path, last) = found, match[1].split(".")
-            for step in path:
-                place = place.setdefault(step, {})
-                if not isinstance(place, dict):
-                    raise ValueError(f"{match[1]} is set below a value")
-            place[last] = _numbers(yaml.safe_load(match[2]) if match[2] else "")
+    variables: dict[str, str] = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        whole = _SUM.sub(lambda match: _computed(match, variables), line.strip())
+        words = [] if whole.startswith("#") else _words(whole)
+        if words[:1] in (["export"], ["local"], ["readonly"]):
+            del words[0]
+        if words and (given := _ASSIGNED.fullmatch(words[0])):
+            variables[given[1]] = _filled(given[2], variables)
+        for word in words:
+            if match := _OVERRIDE.fullmatch(word):
+                place, (*path, last) = found, match[1].split(".")
+                for step in path:
+                    place = place.setdefault(step, {})
+                    if not isinstance(place, dict):
+                        raise ValueError(f"{match[1]} is set below a value")
+                value = _filled(match[2], variables)
+                place[last] = _numbers(yaml.safe_load(value) if value else "")
     return found
+
+
+def _filled(text: str, variables: Mapping[str, str], depth: int = 4) -> str:
+    """Known variables, and the defaults of others, in their place."""
+
+    def there(match: re.Match[str]) -> str:
+        name, default = match[1] or match[3], match[2]
+        return variables.get(name) or (match[0] if default is None else default.strip("\"'"))
+
+    filled = _VARIABLE.sub(there, text)
+    return text if filled == text or not depth else _filled(filled, variables, depth - 1)
+
+
+def _computed(match: re.Match[str], variables: Mapping[str, str]) -> str:
+    """The value of a sum such as ``$((1024 * 8))``; the sum itself, as one word, if it has unknown variables."""
+    text = re.sub(
+        r"[A-Za-z_]\w*", lambda name: variables.get(name[0], name[0]), match[1].replace("$", "")
+    )
+    try:
+        return str(int(_value(ast.parse(text.strip(), mode="eval").body)))
+    except (SyntaxError, ValueError, ArithmeticError):
+        return "".join(match[0].split())  # one word
+
+
+def _value(node: ast.AST) -> int:
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult() | ast.Div() as sign, right):
+            one, other = _value(left), _value(right)
+            return {ast.Add: one + other, ast.Sub: one - other, ast.Mult: one * other}.get(
+                type(sign), one // other if isinstance(sign, ast.Div) else 0
+            )
+    raise ValueError("not a sum")
 
 
 def _words(line: str) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Settings:
@@ -12,6 +14,7 @@ class Settings:
     def __init__(self, nested: Mapping[str, Any]) -> None:
         self._values = dict(_flat("", nested))
         self._taken: set[str] = set()
+        self._parts: dict[str, Any] = {}
 
     def __contains__(self, name: str) -> bool:
         return self._values.get(name) is not None
@@ -21,6 +24,18 @@ class Settings:
         self._taken.add(name)
         found = self._values.get(name)
         return default if found is None else found
+
+    def choice(self, name: str, known: Mapping[str, T], default: str) -> T:
+        """What the value of ``name`` stands for; of ``default`` if it is none of ``known``, and then it stays left."""
+        found = self._values.get(name)
+        if isinstance(found, str) and found in known:
+            self._taken.add(name)
+            return known[found]
+        return known[default]
+
+    def leave(self, name: str, value: Any) -> None:
+        """A part of a value that was taken, such as an entry of a list, which was not used."""
+        self._parts[name] = value
 
     def number(self, name: str) -> float | None:
         """The value of ``name`` if it is a number, which another form of it is not taken for."""
@@ -37,6 +52,11 @@ class Settings:
             if name.startswith(prefix) and twin in self._taken and self._values.get(twin) == value:
                 self._taken.add(name)
 
+    def take_same(self, names: Iterable[str], as_: str) -> None:
+        """Take those of ``names`` that have the value of ``as_``."""
+        value = self._values.get(as_)
+        self._taken.update(n for n in names if n in self._values and self._values[n] == value)
+
     def below(self, prefix: str) -> list[str]:
         """The names directly below ``prefix``, in their order."""
         start = f"{prefix}."
@@ -52,12 +72,14 @@ class Settings:
 
     @property
     def left(self) -> dict[str, Any]:
-        """Those that were not, but for empty ones."""
-        return {
-            n: v
-            for n, v in self._values.items()
-            if n not in self._taken and v not in (None, {}, [])
-        }
+        """Those that were not, but for :attr:`unset` ones."""
+        found = {n: v for n, v in self._values.items() if n not in self._taken and v is not None}
+        return {**found, **self._parts}
+
+    @property
+    def unset(self) -> list[str]:
+        """The names of those that are null: there too, they are as if they were not written."""
+        return [name for name, value in self._values.items() if value is None]
 
 
 def _flat(prefix: str, value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -62,7 +62,7 @@ def read(nested: dict[str, Any]) -> tuple[Draft, Settings]:
     draft.put(
         f"{policy}.engine.use", "vllm" if settings.take("use_vllm", False) else "hf", "use_vllm"
     )
-    if settings.take("vllm_mode") == "colocate":
+    if settings.choice("vllm_mode", {"server": False, "colocate": True}, "server"):
         draft.put("run.colocated", True, "vllm_mode")
         draft.put(f"{policy}.engine.sleep_mode", True)
     if draft.tables[f"{policy}.engine"]["use"][0] == "vllm":
@@ -75,7 +75,7 @@ def read(nested: dict[str, Any]) -> tuple[Draft, Settings]:
     _trainer(settings, draft, f"{policy}.trainer")
     _algorithm(settings, draft, f"{policy}.algorithm")
     draft.put(f"{policy}.transport.use", "auto")
-    if settings.take("save_strategy", "steps") == "steps":
+    if settings.choice("save_strategy", {"steps": True, "no": False}, "steps"):
         draft.carry(
             settings, {"save_steps": "checkpoint.every", "save_total_limit": "checkpoint.keep"}
         )
@@ -144,7 +144,8 @@ def _algorithm(settings: Settings, draft: Draft, algorithm: str) -> None:
     keys = _LOSSES.get(loss, {"use": "grpo"})
     if loss not in _LOSSES:
         draft.todo.append(f"choose an algorithm for loss_type {loss!r}; grpo stands there now")
-    if settings.take("importance_sampling_level", "token") == "sequence":
+    levels = {"token": False, "sequence": True}
+    if settings.choice("importance_sampling_level", levels, "token"):
         keys = {"use": "gspo"}
     for key, value in keys.items():
         draft.put(f"{algorithm}.{key}", value, f"loss_type: {loss}" if key == "use" else "")
@@ -175,6 +176,8 @@ def _trackers(settings: Settings, draft: Draft) -> None:
     for name in report if isinstance(report, list) else [report]:
         if name in _TRACKERS:
             draft.put(f"trackers.{name}.use", name, "report_to")
+        elif name != "none":
+            settings.leave(f"report_to.{name}", name)
 
 
 SYSTEM = System(

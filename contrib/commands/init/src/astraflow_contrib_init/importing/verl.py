@@ -18,13 +18,17 @@ _ADVANTAGES = {
     "gae": "ppo",
 }
 _LOSSES = {"gspo": "gspo", "sapo": "sapo", "cispo": "cispo"}
-_AGGREGATIONS = (
-    "token-mean",
-    "seq-mean-token-mean",
-    "seq-mean-token-sum",
-    "seq-mean-token-sum-norm",
-)
+_AGGREGATIONS = {
+    "": "",
+    "token-mean": "token_mean",
+    "seq-mean-token-mean": "seq_mean_token_mean",
+    "seq-mean-token-sum": "seq_mean_token_sum",
+    "seq-mean-token-sum-norm": "seq_mean_token_sum_norm",
+}
 _TRACKERS = ("wandb", "tensorboard", "mlflow")
+_ENGINES = {name: name for name in ("vllm", "sglang", "hf")}
+_STRATEGIES = {"fsdp": "fsdp", "fsdp2": "fsdp", "megatron": "megatron"}
+_KL = {"low_var_kl": "k3", "k3": "k3", "kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2"}
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 
 
@@ -132,8 +136,7 @@ def _files(value: Any) -> list[str]:
 
 
 def _engine(settings: Settings, draft: Draft, engine: str) -> None:
-    name = settings.take(f"{_ROLLOUT}name", "vllm")
-    use = name if name in ("vllm", "sglang", "hf") else "vllm"
+    use = settings.choice(f"{_ROLLOUT}name", _ENGINES, "vllm")
     draft.put(f"{engine}.use", use, "rollout.name")
     if use != "hf":
         draft.put(f"{engine}.python", f"env:{use}")
@@ -144,8 +147,8 @@ def _engine(settings: Settings, draft: Draft, engine: str) -> None:
 
 
 def _trainer(settings: Settings, draft: Draft, trainer: str) -> None:
-    strategy = str(settings.take(f"{_ACTOR}strategy", "fsdp"))
-    draft.put(f"{trainer}.use", "megatron" if "megatron" in strategy else "fsdp", "actor.strategy")
+    strategy = settings.choice(f"{_ACTOR}strategy", _STRATEGIES, "fsdp")
+    draft.put(f"{trainer}.use", strategy, "actor.strategy")
     devices, hosts = (
         settings.number(f"trainer.{name}") or 1 for name in ("n_gpus_per_node", "nnodes")
     )
@@ -157,10 +160,10 @@ def _trainer(settings: Settings, draft: Draft, trainer: str) -> None:
         )
     names = {"optim.lr": "lr", "optim.weight_decay": "weight_decay", "optim.betas": "betas", "grad_clip": "max_grad_norm",
              "ppo_max_token_len_per_gpu": "micro_batch_tokens"}  # fmt: skip
-    if "megatron" not in strategy:
+    if strategy == "fsdp":
         names["ulysses_sequence_parallel_size"] = "context_parallel"
     draft.carry(settings, {n: f"{trainer}.{k}" for n, k in names.items()}, _ACTOR)
-    if settings.take(f"{_ACTOR}fsdp_config.param_offload", False) and "megatron" not in strategy:
+    if settings.take(f"{_ACTOR}fsdp_config.param_offload", False) and strategy == "fsdp":
         draft.put(f"{trainer}.cpu_offload", True, "param_offload")
     warm = settings.number(f"{_ACTOR}optim.lr_warmup_steps")
     if warm and warm > 0:
@@ -210,9 +213,8 @@ def _algorithm(settings: Settings, draft: Draft, algorithm: str) -> None:
             )
     if use == "grpo":
         draft.put(f"{algorithm}.log_ratio_clamp", 20.0, "as verl")
-    mode = str(settings.take(f"{_ACTOR}loss_agg_mode", ""))
-    if mode in _AGGREGATIONS:
-        draft.put(f"{algorithm}.aggregation", mode.replace("-", "_"), "loss_agg_mode")
+    if mode := settings.choice(f"{_ACTOR}loss_agg_mode", _AGGREGATIONS, ""):
+        draft.put(f"{algorithm}.aggregation", mode, "loss_agg_mode")
     draft.carry(settings, {"entropy_coeff": f"{algorithm}.entropy_coef"}, _ACTOR)
     in_loss, in_reward = (
         settings.take(f"{_ACTOR}use_kl_loss", False),
@@ -224,11 +226,11 @@ def _algorithm(settings: Settings, draft: Draft, algorithm: str) -> None:
             settings.number(f"{_ACTOR}kl_loss_coef") or 0.001,
             "kl_loss_coef",
         )
-        kind = {"low_var_kl": "k3", "kl": "k1", "mse": "k2"}.get(
-            str(settings.take(f"{_ACTOR}kl_loss_type", "low_var_kl"))
-        )
-        draft.put(f"{algorithm}.kl_estimator", kind or "k3", "kl_loss_type")
+        kind = settings.choice(f"{_ACTOR}kl_loss_type", _KL, "low_var_kl")
+        draft.put(f"{algorithm}.kl_estimator", kind, "kl_loss_type")
         draft.put(f"{algorithm}.kl_clamp", "verl")
+    if in_reward and in_loss:
+        settings.leave("algorithm.use_kl_in_reward", True)
     elif in_reward:
         draft.put(
             f"{algorithm}.kl_coef",
@@ -245,11 +247,12 @@ def _around(settings: Settings, draft: Draft) -> None:
     every = settings.number("trainer.save_freq") or 0
     if every > 0:
         draft.put("checkpoint.every", int(every), "save_freq")
-    loggers = settings.take("trainer.logger") or []
-    for name in _files(loggers):
-        for tracker in _TRACKERS:
-            if tracker in name:
-                draft.put(f"trackers.{tracker}.use", tracker, "trainer.logger")
+    for name in _files(settings.take("trainer.logger")):
+        fitting = [tracker for tracker in _TRACKERS if tracker in name]
+        for tracker in fitting:
+            draft.put(f"trackers.{tracker}.use", tracker, "trainer.logger")
+        if not fitting and name != "console":
+            settings.leave(f"trainer.logger.{name}", name)
 
 
 SYSTEM = System(
