@@ -85,7 +85,7 @@ class WeightReceiver:
         found, start = {}, 0
         for name, (shape, dtype) in self.meta:
             count = int(np.prod(shape))
-            assert dtype == "torch.float32"
+            assert dtype == "float32"
             found[name] = np.frombuffer(self.buffer, "<f4", count, start).reshape(shape)
             start += 4 * count
         assert start == self.length

@@ -70,7 +70,7 @@ class PublicSender:
         @app.get("/get_buffer_info")
         def get_buffer_info() -> dict[str, Any]:
             shape = [*self.shape, 1] if self.fault == "shape" else list(self.shape)
-            meta = [["logits", [shape, "torch.float32"]]]
+            meta = [["logits", [shape, "float32"]]]
             return {"single_buffer_length": len(self.data), "tensors_meta": meta}
 
         @app.get("/get_capabilities")

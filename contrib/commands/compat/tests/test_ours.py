@@ -238,7 +238,7 @@ def test_what_a_sender_does_wrong_is_not_loaded(fault: str) -> None:
             sender.fault = ""
             layout, buffer, mode = await weights.pull(endpoint, version)
             assert mode == "full" and bytes(buffer) == changed.tobytes()
-            assert layout == (("logits", (3, 4), "torch.float32"),)
+            assert layout == (("logits", (3, 4), "float32"),)
         await weights.close()
 
     asyncio.run(script())

@@ -37,7 +37,7 @@ def version(folder: Path, name: str, tables: dict[str, Any]) -> FlatWeights:
 def rebuilt(flat: FlatWeights, buffer: bytes) -> dict[str, Any]:
     found, start = {}, 0
     for name, shape, dtype in flat.tensors:
-        kind = np.dtype(dtype.removeprefix("torch."))
+        kind = np.dtype(dtype)
         count = int(np.prod(shape))
         found[name] = np.frombuffer(buffer, kind, count, start).reshape(shape)
         start += count * kind.itemsize
@@ -145,6 +145,16 @@ def test_weights_go_to_the_registered_host_and_only_during_an_update(tmp_path: P
                     assert status == 400 and reason in told["error"]
                 status, told = await call("/request_transfer", {"instance_id": "127.0.0.1:9"})
                 assert status == 200 and not told["ok"] and "has not registered" in told["error"]
+        # A RaaS on this host registers with the host's name, which may stand for another address of it.
+        async with serving("127.0.1.1") as (sender, call), sender.offering(1, flat):
+            status, told = await call("/get_buffer_info")
+            assert status == 200
+            types = {dtype for _, (_, dtype) in told["tensors_meta"]}
+            assert types <= set(np.sctypeDict), "getattr(torch, ...) finds them by these names"
+            for host, expected in (("127.0.0.1", 200), ("192.0.2.1", 403)):
+                changed = {"session_ids": [f"{host}:9"], "zmq_endpoint": host}
+                body = registration(flat, **changed)
+                assert (await call("/register_sglang_instance", body))[0] == expected
         async with serving("192.0.2.1") as (sender, call), sender.offering(1, flat):
             status, told = await call("/get_buffer_info")
             assert status == 403 and "host of the registered RaaS" in told["error"]

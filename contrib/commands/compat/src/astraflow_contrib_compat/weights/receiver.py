@@ -96,7 +96,7 @@ class PublicWeights:
         self._base = f"http://{endpoint}"
         info = BufferInfo.model_validate(await self._call("/get_buffer_info"))
         layout = tuple((name, tuple(shape), kind) for name, (shape, kind) in info.tensors_meta)
-        told = {name: (shape, kind.removeprefix("torch.")) for name, shape, kind in layout}
+        told = {name: (shape, kind) for name, shape, kind in layout}
         if told != self._expected or len(layout) != len(told):
             wrong = sorted(told.items() ^ self._expected.items())[:1]
             raise WeightsError(

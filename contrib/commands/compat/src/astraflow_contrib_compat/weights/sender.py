@@ -9,7 +9,7 @@ import logging
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -208,17 +208,24 @@ class WeightSender:
 
     async def _offered(self, request: Request) -> OfferedVersion:
         peer = request.client.host if request.client else ""
-        if peer not in await self._addresses(self._host):
+        if not await self._is_host_of(frozenset({peer})):
             raise Refused(403, "weights are sent to the host of the registered RaaS alone")
         if self._offer is None:
             raise Refused(503, "no update of the weights is under way")
         return self._offer
 
     async def _check_host(self, host: str) -> None:
-        if not await self._addresses(host) <= await self._addresses(self._host):
+        if not await self._is_host_of(await self._addresses(host)):
             raise Refused(
                 403, f"{host[:256]} is not the host that the RaaS registered with, {self._host}"
             )
+
+    async def _is_host_of(self, addresses: Collection[str]) -> bool:
+        """Whether all are addresses of the registered host. This host has several: a RaaS on it registers with a name that may
+        stand for 127.0.1.1, and receives at the address of a network."""
+        own = await self._addresses(self._host)
+        here = any(map(_is_local, own))
+        return all(each in own or (here and _is_local(each)) for each in addresses)
 
     async def _addresses(self, host: str) -> set[str]:
         loop = asyncio.get_running_loop()
@@ -256,6 +263,17 @@ class WeightSender:
             channel.setsockopt(zmq.LINGER, int(1000 * min(self._transfer_s, 10)))
             channel.connect(receiver.zmq_address)
             await channel.send_multipart([b"0", status])
+
+
+def _is_local(address: str) -> bool:
+    """Whether it is an address of this host, which can be bound."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as tried:
+            tried.bind((address, 0))
+    except OSError:
+        return False
+    return True
 
 
 def _length(body: bytes | FlatWeights) -> int:

@@ -14,14 +14,14 @@ from astraflow_core.types import ExportedTensor
 from astraflow_core.types.weights import DTYPE_BYTES
 from astraflow_wire.model_files.tensor_file import read_specs
 
-NAMES = {torch.removeprefix("torch."): name for name, torch in TORCH.items()}
+NAMES = {torch: name for name, torch in TORCH.items()}
 
 
 def expected_tensors(model: Path) -> tuple[dict[str, tuple[tuple[int, ...], str]], int]:
     """Name → shape and type of the tensors in a model's folder, and their bytes."""
     found, length = {}, 0
     for tensor in folder_tensors(model):
-        found[tensor.name] = tensor.shape, TORCH[tensor.dtype].removeprefix("torch.")
+        found[tensor.name] = tensor.shape, TORCH[tensor.dtype]
         length += len(tensor.data)
     return found, length
 
@@ -41,7 +41,7 @@ def buffer_tensors(layout: Layout, buffer: bytearray) -> Iterator[ExportedTensor
     """The tensors in a buffer of the public protocol."""
     view, start = memoryview(buffer), 0
     for name, shape, kind in layout:
-        dtype = NAMES[kind.removeprefix("torch.")]
+        dtype = NAMES[kind]
         size = int(np.prod(shape, dtype=np.int64)) * DTYPE_BYTES[dtype]
         yield ExportedTensor(name, dtype, shape, view[start : start + size])
         start += size
