@@ -10,6 +10,9 @@ With `live_adapters` adapters are not merged, and each of the eight requests kee
 `live_rank_8_s`, `live_rank_8_cpu_s` and `live_load_cpu_s` are the same of a swap then, and `blocked_ratio` is the last over
 `load_whole_cpu_s`. `live_versions`: how many there were at once, the fewest after any swap that was measured. `step_ratio`:
 CPU seconds of a decoding step with so many, over one with a merged adapter; the first lays the factors side by side.
+
+A matrix of m times n has m · n numbers, and its factors rank · (m + n), so that the share is rank · (1/m + 1/n): it falls as
+models grow wider. `bytes_wide`, `bytes_wide_rank_8` and `share_wide_rank_8` are those of 4 layers with twice the widths.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ SIZES = {
     "ffn": 1536,
     "context": 4096,
 }
+WIDE = {**SIZES, "hidden": 1024, "layers": 4, "heads": 16, "kv_heads": 8, "ffn": 3072}
 RANKS = (8, 32)
 REQUESTS = 8
 LIVE = 4
@@ -71,7 +75,7 @@ def measure(quick: bool) -> dict[str, float]:
         seconds, merged_step = asyncio.run(swapped(model, place, versions, rounds))
         swaps, live_versions, step = asyncio.run(live(model, place, versions["rank_8"], rounds))
         wall, cpu, load = medians(swaps)
-        found = figures(versions, seconds)
+        found = figures(versions, seconds) | wide(place, quick)
         return found | {
             "live_rank_8_s": round(wall, 4),
             "live_rank_8_cpu_s": round(cpu, 4),
@@ -98,6 +102,16 @@ def figures(
         ):
             found[field.format(name)] = round(value, 4)
     return found
+
+
+def wide(place: Path, quick: bool) -> dict[str, float]:
+    """Bytes of a whole version and of an adapter of rank 8, of a wider model."""
+    sizes = {**WIDE, "hidden": 128, "layers": 2} if quick else WIDE
+    model = write_tiny_model(place / "wide", dtype="BF16", **sizes)  # type: ignore[arg-type]
+    whole = (model / "model.safetensors").stat().st_size
+    part = adapter(model, place / "wide-8.safetensors", 8).stat().st_size
+    share = round(part / whole, 4)
+    return {"bytes_wide": whole, "bytes_wide_rank_8": part, "share_wide_rank_8": share}
 
 
 def adapter(model: Path, file: Path, rank: int) -> Path:

@@ -173,6 +173,9 @@ def test_an_adapter_is_its_factors_and_no_more(quick: Quick) -> None:
         assert 0 < header < 5000
         assert fields[f"swap_rank_{rank}_cpu_s"] > 0
     assert fields["bytes_whole"] > fields["bytes_rank_32"] > fields["bytes_rank_8"]
+    wide = 2 * sum(128 + other for other in (1024, 1024, 512, 512, 3072, 3072, 3072))
+    assert 0 < fields["bytes_wide_rank_8"] - 2 * 8 * wide < 5000
+    assert fields["share_wide_rank_8"] < fields["share_rank_8"]
     assert fields["live_versions"] == 4 and fields["live_rank_8_cpu_s"] > 0
 
 
