@@ -3,7 +3,7 @@
 `NAME_over_bare`: steps per CPU second of whole episodes, 16 at once, over those of the same episodes played one after the
 other by the library alone (`bench.support.environment_cases`). Of the pool count this process and the worker processes, whose
 start is not measured. Each environment is where a run has it: text games, the shop and the household on the event loop, what may
-block in worker processes. `NAME_us_per_step` is CPU time of the pool's side, `NAME_bare_us_per_step` of the other. Medians of
+block in worker processes, which those share that repeat themselves (`sql`, `search_qa`, `sqlite`). `NAME_us_per_step` is CPU time of the pool's side, `NAME_bare_us_per_step` of the other. Medians of
 interleaved pairs. `worst_over_bare` is the least of the ratios but for `THIN`, libraries in workers whose steps take some
 microseconds, less than any message to another process: of those, and of the others in workers, `worker_us_per_step` is the most
 CPU time that a step in a worker takes beyond the library's. `leaked_processes`: what is left of pools that were closed while

@@ -139,3 +139,28 @@ class Awaits(OnLoop):
     """Says that it blocks, and has to be awaited."""
 
     capabilities = frozenset({"blocking"})
+
+
+class Repeats(Obeys):
+    """Says the same for the same, so that its instances share worker processes."""
+
+    capabilities = frozenset({"blocking", "deterministic"})
+
+    def reset(self, task: Prompt, seed: int) -> Any:
+        self.said = 0
+        self.obey(task.data.get("order", ""))
+        return Observation(({"role": "user", "content": f"{task.id} {seed}"},))
+
+    def obey(self, order: str) -> Any:
+        what, _, about = order.partition(" ")
+        if what == "note":
+            with Path(about).open("a", encoding="ascii") as notes:
+                notes.write(f"{os.getpid()}\n")
+        return super().obey(order)
+
+
+class SaysSo(Repeats):
+    """Says that it repeats itself, and does not."""
+
+    def reset(self, task: Prompt, seed: int) -> Any:
+        return Observation(({"role": "user", "content": str(os.getpid())},))

@@ -19,7 +19,7 @@ import pytest
 
 from astraflow_core.errors import ConfigError, EnvironmentFailed, PluginError, UserError
 from astraflow_core.types import Action, ComponentContext, Outcome, Prompt, RunInfo
-from astraflow_environments import fork_server
+from astraflow_environments import worker
 from astraflow_environments.keys import EnvironmentKeys
 from astraflow_environments.messages import ResetCall
 from astraflow_environments.pool import EnvironmentPool
@@ -235,7 +235,7 @@ async def test_plain_functions_without_the_capability_are_named_with_the_remedy(
 def test_a_blocking_one_that_has_to_be_awaited_is_named_with_the_remedy(tmp_path: Path) -> None:
     awaits = faulty_environments.Awaits(None, None)
     body = msgspec.msgpack.encode(ResetCall(Prompt("p"), 1))
-    failed = msgspec.msgpack.decode(fork_server.answer(awaits, (), body))
+    failed = msgspec.msgpack.decode(worker.answer(awaits, (), body))
     assert "has `async def reset`: write `def reset`, or remove the capability" in str(failed)
 
 

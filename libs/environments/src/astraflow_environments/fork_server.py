@@ -8,9 +8,7 @@ ends with it: processes, those of other sessions included, and its folder for te
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
-import random
 import resource
 import select
 import shutil
@@ -21,32 +19,28 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
-from astraflow_core.errors import AstraFlowError, EnvironmentFailed, UserError
+from astraflow_core.errors import AstraFlowError, UserError
 from astraflow_engine_host.failures import describe
-from astraflow_environments.building import ChosenEnvironment, failure_of
+from astraflow_environments.building import ChosenEnvironment
 from astraflow_environments.messages import (
-    Call,
     EndedWorker,
     EnvironmentSpec,
     ForkedWorker,
-    ResetCall,
     ServerFailed,
     ServerReady,
     ServerSays,
-    WorkerBuilt,
-    WorkerFailed,
-    WorkerObserved,
 )
-from astraflow_environments.observations import MALFORMED, checked
+from astraflow_environments.worker import play, play_many
 from astraflow_wire.host.parent import adopt_orphans, signal_at_parent_death
-from astraflow_wire.host.worker_channel import MAX_ANSWER, answer_calls, read_message, say
+from astraflow_wire.host.worker_channel import read_message, say
 
-SEAT = struct.Struct("<I")
-_CALLS: msgspec.msgpack.Decoder[Call] = msgspec.msgpack.Decoder(Call)
+SEAT = struct.Struct("<i")
+SHARED = -1
+"""In the place of a seat: a worker for instances of several seats, which it is asked to build."""
 _LOOK_EVERY_S = 1.0
 """Where no signal says that the parent has died."""
 _ENDING_S = 2.0
@@ -164,65 +158,15 @@ class ForkServer:
                 limit = self._spec.memory_mb << 20
                 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
             with socket.socket(fileno=descriptor) as connection:
-                play(self._chosen, seat, connection)
+                if seat == SHARED:
+                    play_many(self._chosen, connection)
+                else:
+                    play(self._chosen, seat, connection)
             code = 0
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-
-
-def play(chosen: ChosenEnvironment, seat: int, connection: socket.socket) -> None:
-    """Build an environment and answer calls of it, until the other end is closed."""
-    try:
-        environment, roles = chosen.build(seat)
-    except Exception as error:  # noqa: BLE001 - the pool raises it again
-        say(connection, msgspec.msgpack.encode(_failed(error)))
-        return
-    say(connection, msgspec.msgpack.encode(WorkerBuilt(roles)))
-    answer_calls(connection, lambda body: answer(environment, roles, body))
-    environment.close()
-
-
-def answer(environment: Any, roles: tuple[str, ...], body: bytes) -> bytes:
-    """What a call gives, or what it raised."""
-    call = _CALLS.decode(body)
-    try:
-        if isinstance(call, ResetCall):
-            # All workers have the generators of the process that they were forked from.
-            random.seed(call.seed)
-            if (numpy := sys.modules.get("numpy")) is not None:
-                numpy.random.seed(call.seed % 2**32)
-            observed = environment.reset(call.task, call.seed)
-        else:
-            observed = environment.step(call.action)
-        if inspect.iscoroutine(observed):
-            observed.close()
-            method = observed.cr_code.co_name
-            raise EnvironmentFailed(
-                MALFORMED,
-                f"declares the capability 'blocking' and has `async def {method}`: write `def {method}`, or remove the capability",
-            )
-        observation = checked(observed, isinstance(call, ResetCall), roles)
-    except Exception as error:  # noqa: BLE001 - the pool raises it again
-        return msgspec.msgpack.encode(_failed(error))
-    try:
-        said = msgspec.msgpack.encode(WorkerObserved(observation))
-    except (TypeError, ValueError, RecursionError) as error:
-        return msgspec.msgpack.encode(
-            WorkerFailed(MALFORMED, f"returned a value that is not JSON: {error}")
-        )
-    if len(said) > MAX_ANSWER:
-        large = WorkerFailed(MALFORMED, f"returned an observation of {len(said)} bytes")
-        return msgspec.msgpack.encode(large)
-    return said
-
-
-def _failed(error: Exception) -> WorkerFailed:
-    told = failure_of(error)
-    if isinstance(told, EnvironmentFailed):
-        return WorkerFailed(told.kind, told.reason)
-    return WorkerFailed("", str(told), fatal=True)
 
 
 def _children() -> set[int]:

@@ -18,6 +18,7 @@ from astraflow_core.config.environments import environment_of
 from astraflow_core.errors import EnvironmentFailed, UserError, WireError
 from astraflow_core.types import Action, ComponentContext, Observation, Prompt
 from astraflow_environments.fork_server import SEAT
+from astraflow_environments.keys import EnvironmentKeys
 from astraflow_environments.messages import (
     Answer,
     Call,
@@ -54,6 +55,7 @@ class RunningForkServer:
         self._forked: asyncio.Queue[int] = asyncio.Queue()
         self._ended: dict[int, asyncio.Future[int]] = {}
         self._forking = asyncio.Lock()
+        self._unclaimed = 0
         self._listening = asyncio.create_task(self._listen())
 
     @classmethod
@@ -90,7 +92,7 @@ class RunningForkServer:
             async with asyncio.timeout(deadline_s):
                 ready = _decoded(await channel.receive())
             if isinstance(ready, ServerFailed):
-                raise _start_failure(ready.reason, ready.fatal)
+                raise start_failure(ready.reason, ready.fatal)
             if not isinstance(ready, ServerReady):
                 raise EnvironmentFailed("start", f"its fork server sent {ready!r:.80}")
         except (TimeoutError, WorkerGone, WireError, OSError) as error:
@@ -118,22 +120,17 @@ class RunningForkServer:
 
     async def fork(self, seat: int, deadline_s: float) -> EnvironmentWorker:
         """A new worker that has built its environment; :class:`EnvironmentFailed` or :class:`UserError` if none has."""
-        ours, theirs = socket.socketpair()
-        pid = 0
+        worker: EnvironmentWorker | None = None
         try:
             async with asyncio.timeout(deadline_s):
-                async with self._forking:
-                    with theirs:
-                        socket.send_fds(self._requests, [SEAT.pack(seat)], [theirs.fileno()])
-                    pid = await self._forked.get()
+                pid, ours = await self.process(seat)
                 worker = EnvironmentWorker(pid, await WorkerChannel.over(ours), self)
                 built = await worker.hear()
         except (TimeoutError, OSError) as error:
-            if pid:
-                kill(pid)
+            if worker is None:
+                self.close()  # it answers to nobody
             else:
-                self.close()  # the next answer would be of this request
-            ours.close()
+                await worker.end()
             reason = (
                 str(error) or f"took longer than {deadline_s:g} s ([workflow] start_deadline_s)"
             )
@@ -143,8 +140,24 @@ class RunningForkServer:
             return worker
         await worker.end()
         if isinstance(built, WorkerFailed):
-            raise _start_failure(f"could not be built: {built.reason}", built.fatal)
+            raise start_failure(f"could not be built: {built.reason}", built.fatal)
         raise EnvironmentFailed("start", "returned an observation before one was requested")
+
+    async def process(self, seat: int) -> tuple[int, socket.socket]:
+        """A new worker's process, and our end of the connection to it."""
+        ours, theirs = socket.socketpair()
+        try:
+            async with self._forking:
+                with theirs:
+                    socket.send_fds(self._requests, [SEAT.pack(seat)], [theirs.fileno()])
+                try:
+                    return await self._forked.get(), ours
+                except asyncio.CancelledError:
+                    self._unclaimed += 1
+                    raise
+        except BaseException:
+            ours.close()
+            raise
 
     async def status(self, pid: int) -> str:
         """How a worker ended, in words."""
@@ -175,7 +188,10 @@ class RunningForkServer:
         with contextlib.suppress(WorkerGone, WireError):
             while True:
                 message = _decoded(await self._reports.receive())
-                if isinstance(message, ForkedWorker):
+                if isinstance(message, ForkedWorker) and self._unclaimed:
+                    self._unclaimed -= 1  # whoever asked for it was cancelled
+                    kill(message.pid)
+                elif isinstance(message, ForkedWorker):
                     self._forked.put_nowait(message.pid)
                 elif isinstance(message, EndedWorker):
                     loop = asyncio.get_running_loop()
@@ -186,6 +202,8 @@ class RunningForkServer:
 
 class EnvironmentWorker:
     """A process with one environment."""
+
+    bounds_itself = worn = False
 
     def __init__(self, pid: int, channel: WorkerChannel, server: RunningForkServer) -> None:
         self.pid, self.roles = pid, tuple[str, ...]()
@@ -229,6 +247,13 @@ class EnvironmentWorker:
             raise EnvironmentFailed("crashed", f"its worker process {error}") from error
 
 
+def late(first: bool, keys: EnvironmentKeys) -> EnvironmentFailed:
+    """That a call has no answer within its deadline."""
+    key = "reset_deadline_s" if first else "step_deadline_s"
+    reason = f"gave no answer within {getattr(keys, key):g} s ([workflow] {key})"
+    return EnvironmentFailed("timeout", reason)
+
+
 def kill(leader: int) -> None:
     """Kill a worker and its descendants."""
     for signalled in (os.killpg, os.kill):
@@ -250,7 +275,8 @@ def _not_started(python: str, error: OSError) -> str:
     )
 
 
-def _start_failure(reason: str, fatal: bool) -> EnvironmentFailed | UserError:
+def start_failure(reason: str, fatal: bool) -> EnvironmentFailed | UserError:
+    """That an environment cannot be built; ``fatal``: a mistake of the user."""
     return UserError(reason) if fatal else EnvironmentFailed("start", reason)
 
 

@@ -25,13 +25,18 @@ class EnvironmentKeys(ConfigModel):
     )
     most_environments: PositiveInt = Field(
         default=64,
-        description="Episodes of the environment that one RaaS runs concurrently; a blocking environment has as many "
-        "worker processes, started on demand.",
+        description="Episodes of the environment that one RaaS runs concurrently; a blocking environment that is not "
+        "'deterministic' has as many worker processes, started on demand.",
     )
     reset_deadline_s: Seconds = Field(default=60.0, description="Maximum time to start an episode.")
     step_deadline_s: Seconds = Field(default=30.0, description="Maximum duration of a step.")
     start_deadline_s: Seconds = Field(
         default=120.0, description="Maximum time to build the environment."
+    )
+    worker_processes: OrNone[PositiveInt] = Field(
+        default=None,
+        description="Worker processes that the episodes of an environment share which is 'blocking' and 'deterministic'; "
+        "'none': one per processor. As many as most_environments: one per episode.",
     )
     worker_memory_mb: OrNone[PositiveInt] = Field(
         default=None,

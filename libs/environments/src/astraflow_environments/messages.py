@@ -40,6 +40,33 @@ class StepCall(msgspec.Struct, frozen=True, array_like=True, tag=True):
     action: Action
 
 
+class SharedBuild(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Build an instance in a worker that several share; each answer of such a worker is that of its oldest call."""
+
+    seat: int
+
+
+class SharedReset(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Begin an episode of an instance."""
+
+    seat: int
+    task: Prompt
+    seed: int
+
+
+class SharedStep(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """One step of an instance."""
+
+    seat: int
+    action: Action
+
+
+class SharedClose(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Close an instance. It has no answer."""
+
+    seat: int
+
+
 class WorkerBuilt(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The environment is built; the first thing that a worker says."""
 
@@ -61,6 +88,7 @@ class WorkerFailed(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 Call = ResetCall | StepCall
+SharedCall = SharedBuild | SharedReset | SharedStep | SharedClose
 Answer = WorkerBuilt | WorkerObserved | WorkerFailed
 
 

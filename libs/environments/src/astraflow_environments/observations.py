@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import isfinite
 from numbers import Real
 from typing import Any
 
@@ -12,18 +12,17 @@ from astraflow_core.errors import EnvironmentFailed
 from astraflow_core.types import Observation, Outcome
 
 MALFORMED = "malformed"
-_NO_ROLES = ("",)
 _LISTS = (tuple, list)
 
 
 def checked(observation: Any, first: bool, roles: tuple[str, ...]) -> Observation:
     """The observation, of an environment with these ``roles`` (none: it has one, without a name).
     :class:`EnvironmentFailed` names what is wrong. ``first``: it begins an episode."""
+    if type(observation) is Observation and _is_plain(observation, first, roles):
+        return observation
     if not isinstance(observation, Observation):
         kind = type(observation).__name__
         raise EnvironmentFailed(MALFORMED, f"gave {kind} in the place of an Observation")
-    if _is_plain(observation, first, roles):
-        return observation
     for problem in _shapeless(observation):
         raise EnvironmentFailed(MALFORMED, problem)
     for problem in _problems(observation, first, roles):
@@ -39,34 +38,32 @@ def checked(observation: Any, first: bool, roles: tuple[str, ...]) -> Observatio
 def _is_plain(seen: Observation, first: bool, roles: tuple[str, ...]) -> bool:
     """Whether there is nothing to find and nothing to convert, as is so of nearly every step: a fraction of the time
     that it takes to build an error message, which counts where a step takes some microseconds."""
-    reward, outcome, state = seen.reward, seen.outcome, seen.state
-    if type(reward) is not float or not math.isfinite(reward):
+    reward, outcome = seen.reward, seen.outcome
+    state, messages, tools, metrics = seen.state, seen.messages, seen.tools, seen.metrics
+    if type(reward) is not float or not isfinite(reward):
         return False
-    if first and (reward or outcome is not None):
+    if outcome is None:
+        if not messages or (seen.role not in roles if roles else seen.role != ""):
+            return False
+    elif type(outcome) is not Outcome or first:
         return False
-    if type(seen.messages) not in _LISTS or type(seen.tools) not in _LISTS:
+    if (first and reward) or type(messages) not in _LISTS or type(tools) not in _LISTS:
         return False
-    if outcome is None and not (seen.messages and seen.role in (roles or _NO_ROLES)):
+    if not (state is None or type(state) is str) or type(metrics) is not dict:
         return False
-    if not (outcome is None or type(outcome) is Outcome) or not (
-        state is None or type(state) is str
-    ):
-        return False
-    for message in seen.messages:
+    for message in messages:
         if type(message) is not dict or type(message.get("role")) is not str:
             return False
         if type(message.get("content")) is not str:
             return False
-    for tool in seen.tools:
+    for tool in tools:
         if type(tool) is not dict or type(tool.get("function")) is not dict:
             return False
-    metrics = seen.metrics
-    if type(metrics) is not dict:
-        return False
-    return not metrics or all(
-        type(name) is str and type(value) is float and math.isfinite(value)
-        for name, value in metrics.items()
-    )
+    if metrics:
+        for name, value in metrics.items():
+            if type(name) is not str or type(value) is not float or not isfinite(value):
+                return False
+    return True
 
 
 def _plain(numbers: Mapping[str, float]) -> dict[str, float]:
@@ -102,7 +99,7 @@ def _problems(seen: Observation, first: bool, roles: tuple[str, ...]) -> Iterato
     for tool in tools:
         if not (isinstance(tool, Mapping) and isinstance(tool.get("function"), Mapping)):
             yield f"returned a tool without a function: {tool!r:.80}"
-    if not ended and seen.role not in (roles or _NO_ROLES):
+    if not ended and seen.role not in (roles or ("",)):
         has = f"its roles are {', '.join(map(repr, roles))}" if roles else "it has no roles"
         yield f"says that {seen.role!r} acts next; {has}"
     state: Any = seen.state
@@ -124,6 +121,6 @@ def _problems(seen: Observation, first: bool, roles: tuple[str, ...]) -> Iterato
 
 def _finite(value: Any) -> bool:
     try:
-        return isinstance(value, Real) and math.isfinite(value)
+        return isinstance(value, Real) and isfinite(value)
     except OverflowError:  # an integer beyond the range of a float
         return False

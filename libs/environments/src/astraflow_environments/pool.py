@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
 import types
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any, Protocol
 
-from astraflow_core.errors import EnvironmentFailed
+from astraflow_core.errors import ConfigError, EnvironmentFailed
 from astraflow_core.types import Action, ComponentContext, Observation, Prompt
 from astraflow_environments.building import ChosenEnvironment, failure_of
-from astraflow_environments.forked import RunningForkServer
+from astraflow_environments.forked import RunningForkServer, late
 from astraflow_environments.keys import EnvironmentKeys
 from astraflow_environments.observations import MALFORMED, checked
+from astraflow_environments.sharing import SharedWorkers
 
 log = logging.getLogger("astraflow.environments")
 RECYCLE_AFTER = 500
@@ -27,6 +29,14 @@ class Player(Protocol):
 
     @property
     def roles(self) -> tuple[str, ...]: ...
+
+    @property
+    def bounds_itself(self) -> bool:
+        """Whether its calls have the deadlines of the keys already."""
+
+    @property
+    def worn(self) -> bool:
+        """Whether it is replaced before another episode."""
 
     def reset(self, task: Prompt, seed: int) -> Awaitable[Any]: ...
 
@@ -43,8 +53,7 @@ class NamedMetrics:
 
     def check(self, metrics: Mapping[str, Any]) -> None:
         """Those of an episode that is over."""
-        missing = self._names - metrics.keys()
-        if missing:
+        if self._names and (missing := self._names - metrics.keys()):
             log.warning(
                 "environment %s: an episode has ended without %s, which [workflow.environment] metrics names; it has %s. "
                 "There is no further warning",
@@ -61,28 +70,25 @@ class EpisodeEnvironment:
     def __init__(
         self, name: str, player: Player, keys: EnvironmentKeys, named: NamedMetrics
     ) -> None:
-        self.roles, self._named = player.roles, named
-        self.under_way = self.failed = False
+        self.roles, self.failed, self._named = player.roles, False, named
         self._name, self._player, self._keys = name, player, keys
 
     def reset(self, task: Prompt, seed: int) -> Coroutine[Any, Any, Observation]:
         """Begin the episode. :class:`EnvironmentFailed` if there is none."""
-        keys = self._keys
-        return self._within(True, keys.reset_deadline_s, self._player.reset, task, seed)
+        return self._within(True, self._player.reset, task, seed)
 
     def step(self, action: Action) -> Coroutine[Any, Any, Observation]:
         """What follows an action. :class:`EnvironmentFailed` if nothing does; the episode is over then."""
-        return self._within(False, self._keys.step_deadline_s, self._player.step, action)
+        return self._within(False, self._player.step, action)
 
     async def _within(
-        self, first: bool, deadline_s: float, call: Callable[..., Awaitable[Any]], *given: Any
+        self, first: bool, call: Callable[..., Awaitable[Any]], *given: Any
     ) -> Observation:
-        if self.under_way or self.failed:
+        if self.failed:
             raise RuntimeError(
                 "an environment handles one request at a time and none after it failed"
             )
-        self.under_way = self.failed = True
-        deadline: asyncio.Timeout | None = None
+        self.failed = True  # until it has answered
         try:
             answer = call(*given)
             if type(answer) is not types.CoroutineType:
@@ -93,27 +99,33 @@ class EpisodeEnvironment:
             except StopIteration as done:
                 observation = done.value
             else:
-                async with asyncio.timeout(deadline_s) as deadline:
-                    observation = await _resumed(answer, waited)
+                observation = await self._waited(first, answer, waited)
             observation = checked(observation, first, self.roles)
         except Exception as error:
-            if deadline is not None and deadline.expired():
-                key = "reset_deadline_s" if first else "step_deadline_s"
-                reason = f"gave no answer within {deadline_s:g} s ([workflow] {key})"
-                raise self._failure("timeout", reason) from None
             told = failure_of(error)
             if isinstance(told, EnvironmentFailed):
-                raise self._failure(told.kind, told.reason) from error
+                described = EnvironmentFailed(told.kind, f"environment {self._name} {told.reason}")
+                raise described from error
             raise told from error
-        finally:
-            self.under_way = False
         self.failed = False
         if observation.outcome is not None:
             self._named.check(observation.metrics)
         return observation
 
-    def _failure(self, kind: str, reason: str) -> EnvironmentFailed:
-        return EnvironmentFailed(kind, f"environment {self._name} {reason}")
+    async def _waited(
+        self, first: bool, answer: Coroutine[Any, Any, Observation], waited: Any
+    ) -> Observation:
+        if self._player.bounds_itself:
+            return await _resumed(answer, waited)
+        keys = self._keys
+        deadline = asyncio.timeout(keys.reset_deadline_s if first else keys.step_deadline_s)
+        try:
+            async with deadline:
+                return await _resumed(answer, waited)
+        except Exception:
+            if deadline.expired():
+                raise late(first, keys) from None
+            raise
 
 
 async def _awaited(answer: Any, method: str) -> Any:
@@ -157,40 +169,33 @@ class EnvironmentPool:
         self._named = NamedMetrics(self._chosen)
         self.name: str = keys.environment["use"]
         self.capabilities = self._chosen.capabilities
+        self._described = self._chosen.described
+        self._processes = _processes(self._chosen, keys)
         self.replaced = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._begin()
 
-    @contextlib.asynccontextmanager
-    async def episode(self) -> AsyncIterator[EpisodeEnvironment]:
+    def episode(self) -> contextlib.AbstractAsyncContextManager[EpisodeEnvironment]:
         """An environment for one episode; waits until there is a place for it. However the block is left, nothing of
         the episode continues."""
-        if self._loop is not asyncio.get_running_loop():
-            self._begin()
-            self._loop = asyncio.get_running_loop()
-        async with self._slots:
-            seat = self._seats.pop()
-            played = None
-            try:
-                player, count = await self._taken(seat)
-                played = EpisodeEnvironment(self._chosen.described, player, self._keys, self._named)
-                yield played
-            finally:
-                try:
-                    if played is not None:
-                        await self._given_back(seat, player, count + 1, played.failed)
-                finally:
-                    self._seats.append(seat)
+        return _Episode(self)
 
     async def close(self) -> None:
         """End all instances and worker processes."""
         usable = self._loop is asyncio.get_running_loop()
         players = [player for player, _ in self._idle.values()] if usable else []
-        server = self._server
+        server, shared = self._server, self._shared if usable else None
         self._begin()
         await asyncio.gather(*(player.end() for player in players))
+        if shared is not None:
+            await shared.close()
         if server is not None:
             server.close()
+
+    def _of_this_loop(self) -> None:
+        if self._loop is not asyncio.get_running_loop():
+            self._begin()
+            self._loop = asyncio.get_running_loop()
 
     def _begin(self) -> None:
         """Nothing is there yet; of another event loop nothing can be used."""
@@ -198,21 +203,23 @@ class EnvironmentPool:
         self._seats = list(reversed(range(self._keys.most_environments)))
         self._idle: dict[int, tuple[Player, int]] = {}
         self._server: RunningForkServer | None = None
+        self._shared: SharedWorkers | None = None
         self._starting = asyncio.Lock()
 
-    async def _taken(self, seat: int) -> tuple[Player, int]:
-        """The instance of a seat and the episodes that it has played."""
-        if seat in self._idle:
-            return self._idle.pop(seat)
+    async def _built(self, seat: int) -> tuple[Player, int]:
+        """A new instance for a seat, and the episodes that it has played."""
         if "blocking" not in self.capabilities:
             return _OnLoop.built(self._chosen, seat), 0
         deadline_s = self._keys.start_deadline_s
         try:
             server = await self._fork_server()
+            shared = self._shared
+            if shared is not None and shared.sharing:
+                return await shared.player(seat), 0
             return await server.fork(seat, deadline_s), 0
         except EnvironmentFailed as error:
             raise EnvironmentFailed(
-                error.kind, f"environment {self._chosen.described} {error.reason}"
+                error.kind, f"environment {self._described} {error.reason}"
             ) from error
 
     async def _fork_server(self) -> RunningForkServer:
@@ -226,23 +233,94 @@ class EnvironmentPool:
                     keys.worker_python,
                     keys.start_deadline_s,
                 )
+                if self._processes:
+                    most = RECYCLE_AFTER * -(-keys.most_environments // self._processes)
+                    self._shared = SharedWorkers(
+                        self._server, self._described, self._processes, most, keys
+                    )
         return self._server
 
     async def _given_back(self, seat: int, player: Player, count: int, failed: bool) -> None:
         if failed:
             self.replaced += 1
             log.info("an instance of environment %r is replaced", self.name)
-        if failed or count >= RECYCLE_AFTER:
-            await asyncio.shield(player.end())
-        else:
+        if not (failed or count >= RECYCLE_AFTER or player.worn):
             self._idle[seat] = player, count
+            return
+        # A worker that several share ends with the last of them.
+        worn = [seat for seat, (idle, _) in self._idle.items() if idle.worn]
+        gone = [player, *(self._idle.pop(seat)[0] for seat in worn)]
+        await asyncio.shield(asyncio.gather(*(one.end() for one in gone)))
+
+
+class _Episode:
+    """A place in a pool and its instance, as long as an episode takes. A class, since a generator as context manager takes
+    as long as a step of a game."""
+
+    def __init__(self, pool: EnvironmentPool) -> None:
+        self._pool = pool
+
+    async def __aenter__(self) -> EpisodeEnvironment:
+        pool = self._pool
+        pool._of_this_loop()
+        self._slots, self._seats = pool._slots, pool._seats
+        await self._slots.acquire()
+        self._seat = self._seats.pop()
+        try:
+            idle = pool._idle.pop(self._seat, None)
+            self._player, self._count = idle or await pool._built(self._seat)
+            if self._player.worn:
+                await self._player.end()
+                self._player, self._count = await pool._built(self._seat)
+        except BaseException:
+            self._leave()
+            raise
+        self._played = EpisodeEnvironment(pool._described, self._player, pool._keys, pool._named)
+        return self._played
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self._pool._given_back(
+                self._seat, self._player, self._count + 1, self._played.failed
+            )
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._seats.append(self._seat)
+        self._slots.release()
+
+
+def _processes(chosen: ChosenEnvironment, keys: EnvironmentKeys) -> int:
+    """How many worker processes the instances share; 0: each has its own."""
+    can_share = {"blocking", "deterministic"} <= chosen.capabilities
+    if keys.worker_processes is None:
+        most = _processors() if can_share else keys.most_environments
+    elif can_share:
+        most = keys.worker_processes
+    else:
+        problem = (
+            f"[workflow] worker_processes = {keys.worker_processes}: the environment {chosen.described} does not declare "
+            "'blocking' and 'deterministic', which it takes for episodes to share worker processes; remove the key"
+        )
+        raise ConfigError([problem])
+    return most if most < keys.most_environments else 0
+
+
+def _processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _OnLoop:
     """An instance on the event loop."""
 
+    bounds_itself = worn = False
+
     def __init__(self, environment: Any, roles: tuple[str, ...]) -> None:
         self._environment, self.roles = environment, roles
+        self.reset: Callable[[Prompt, int], Awaitable[Any]] = environment.reset
+        self.step: Callable[[Action], Awaitable[Any]] = environment.step
 
     @classmethod
     def built(cls, chosen: ChosenEnvironment, seat: int) -> _OnLoop:
@@ -253,14 +331,6 @@ class _OnLoop:
             if isinstance(told, EnvironmentFailed):
                 told = EnvironmentFailed("start", f"could not be built: {told.reason}")
             raise told from error
-
-    def reset(self, task: Prompt, seed: int) -> Awaitable[Any]:
-        awaited: Awaitable[Any] = self._environment.reset(task, seed)
-        return awaited
-
-    def step(self, action: Action) -> Awaitable[Any]:
-        awaited: Awaitable[Any] = self._environment.step(action)
-        return awaited
 
     async def end(self) -> None:
         try:

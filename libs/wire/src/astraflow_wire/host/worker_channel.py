@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Iterator
+from typing import Self, cast
 
 _LENGTH = struct.Struct("<I")
 _BUFFER = 64 << 10
@@ -23,41 +23,32 @@ class WorkerEnded(WorkerGone):
     """The worker has closed its end of the channel: its process has exited, or is about to."""
 
 
-class WorkerChannel(asyncio.BufferedProtocol):
-    """The caller's end. An asyncio protocol, since streams would take half of the time of a call, with a buffer of its
-    own, since asyncio would allocate 256 KiB for each reply."""
+class MessageProtocol(asyncio.BufferedProtocol):
+    """Our end of a connection to a worker. An asyncio protocol, since streams would take half of the time of a call, with a
+    buffer of its own, since asyncio would allocate 256 KiB for each message. A subclass says what :meth:`changed` does."""
 
     def __init__(self) -> None:
         self._transport: asyncio.WriteTransport
         self._received = bytearray()
         self._buffer = bytearray(_BUFFER)
-        self._heard: asyncio.Future[None] | None = None
-        self._ended = False
+        self.ended = False
         self._closed = asyncio.get_running_loop().create_future()
 
     @classmethod
-    async def over(cls, connection: socket.socket) -> WorkerChannel:
-        """A channel over our end of a pair of sockets."""
+    async def over(cls, connection: socket.socket) -> Self:
+        """One over our end of a pair of sockets."""
         loop = asyncio.get_running_loop()
-        _, channel = await loop.create_connection(cls, sock=connection)
-        return channel
+        _, made = await loop.create_connection(cls, sock=connection)
+        return made
 
-    async def call(self, body: bytes) -> bytes:
-        """Call the worker; returns its reply."""
-        if not self._ended:
+    def changed(self) -> None:
+        """Called when something has arrived, or :attr:`ended` is true."""
+        raise NotImplementedError
+
+    def send(self, body: bytes) -> None:
+        """Send a message, unless the worker has ended."""
+        if not self.ended:
             self._transport.write(_LENGTH.pack(len(body)) + body)
-        return await self.receive()
-
-    async def receive(self) -> bytes:
-        """The next message of the worker. :class:`WorkerGone` if there is none. One task at a time
-        may wait for it.
-        """
-        while (body := self._next_message()) is None:
-            if self._ended:
-                raise WorkerEnded("ended")
-            self._heard = asyncio.get_running_loop().create_future()
-            await self._heard
-        return body
 
     async def close(self) -> None:
         """Close our end; a worker between two calls then exits."""
@@ -76,22 +67,18 @@ class WorkerChannel(asyncio.BufferedProtocol):
         """Called by asyncio: a part of the worker's message."""
         self._received += memoryview(self._buffer)[:nbytes]
         if len(self._received) > _LENGTH.size + MAX_ANSWER:
-            self._transport.abort()  # receive() rejects it by its size
-        self._wake()
+            self._transport.abort()  # next_message() rejects it by its size
+        self.changed()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Called by asyncio: the worker's end or ours is closed."""
-        self._ended = True
+        self.ended = True
         if not self._closed.done():
             self._closed.set_result(None)
-        self._wake()
+        self.changed()
 
-    def _wake(self) -> None:
-        if self._heard is not None and not self._heard.done():
-            self._heard.set_result(None)
-
-    def _next_message(self) -> bytes | None:
-        """The first message, if it is complete."""
+    def next_message(self) -> bytes | None:
+        """The first message that was not taken, if it is complete. :class:`WorkerGone` if it is too large."""
         said = self._received
         if len(said) < _LENGTH.size:
             return None
@@ -106,11 +93,46 @@ class WorkerChannel(asyncio.BufferedProtocol):
         return body
 
 
+class WorkerChannel(MessageProtocol):
+    """The end of a caller that makes one call at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heard: asyncio.Future[None] | None = None
+
+    async def call(self, body: bytes) -> bytes:
+        """Call the worker; returns its reply."""
+        self.send(body)
+        return await self.receive()
+
+    async def receive(self) -> bytes:
+        """The next message of the worker. :class:`WorkerGone` if there is none. One task at a time
+        may wait for it.
+        """
+        while (body := self.next_message()) is None:
+            if self.ended:
+                raise WorkerEnded("ended")
+            self._heard = asyncio.get_running_loop().create_future()
+            await self._heard
+        return body
+
+    def changed(self) -> None:
+        """Wake who waits."""
+        if self._heard is not None and not self._heard.done():
+            self._heard.set_result(None)
+
+
 def answer_calls(connection: socket.socket, answer: Callable[[bytes], bytes]) -> None:
     """Answer the calls of the other end, until that is closed."""
+    for body in messages(connection):
+        say(connection, answer(body))
+
+
+def messages(connection: socket.socket) -> Iterator[bytes]:
+    """What the other end sends, until it is closed."""
     stream = connection.makefile("rb")
     while len(head := stream.read(_LENGTH.size)) == _LENGTH.size:
-        say(connection, answer(stream.read(_LENGTH.unpack(head)[0])))
+        yield stream.read(_LENGTH.unpack(head)[0])
 
 
 def say(connection: socket.socket, body: bytes) -> None:
