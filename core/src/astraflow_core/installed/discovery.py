@@ -224,7 +224,9 @@ def _loaded(entry: metadata.EntryPoint, distribution: metadata.Distribution) -> 
     if entry.attr or entry.extras:
         problem = f"its entry point {entry.value!r} must name a module and nothing else"
         return _listed(entry, distribution, state=State.BROKEN, problem=problem)
-    before, began = set(sys.modules), time.process_time()
+    # Nothing is new if it was imported before; to look costs more than reading the manifest.
+    before = None if entry.value in sys.modules else set(sys.modules)
+    began = time.process_time()
     try:
         module = importlib.import_module(entry.value)
     except (Exception, SystemExit) as error:  # noqa: BLE001 (kept as the plugin's problem)
@@ -234,7 +236,8 @@ def _loaded(entry: metadata.EntryPoint, distribution: metadata.Distribution) -> 
         return _listed(entry, distribution, state=State.BROKEN, problem=problem, error=error)
     known: dict[str, Any] = {"file": str(module.__file__), "module": module}
     known["import_s"] = time.process_time() - began
-    known["imported"] = _top_level(sys.modules.keys() - before, entry.value)
+    if before is not None:
+        known["imported"] = _top_level(sys.modules.keys() - before, entry.value)
     try:
         known["api"] = read_api(module)
         known |= read_manifest(entry.name, module)._asdict()

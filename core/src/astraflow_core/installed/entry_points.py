@@ -29,6 +29,7 @@ def scan(path: tuple[str, ...]) -> list[tuple[metadata.EntryPoint, metadata.Dist
     return sorted(pairs, key=lambda pair: (pair[0].name, name_and_version(pair[1])))
 
 
+@lru_cache(maxsize=1024)
 def name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
     """Name and version of a distribution, also of one whose metadata a broken removal left behind."""
     # `distribution.metadata` would parse the whole description with the email package, each time.
