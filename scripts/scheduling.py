@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 
 import durations
 import tiers
-from turns import turn
+from turns import ROOT, turn
 from xdist.scheduler import LoadScopeScheduling
+
+_PARSES = re.compile(r"^from workspace import[^)]*\b(tree_of|nodes_of|imports)\b", re.M)
+SOURCES = "the sources of the workspace"
+"""The scope of the tests that parse them all, which one worker does once."""
+
+
+@cache
+def reads_sources(file: str) -> bool:
+    """Whether the tests in ``file``, from the root, look at the sources of the workspace."""
+    path = ROOT / file
+    return path.is_file() and _PARSES.search(path.read_text(encoding="utf-8")) is not None
 
 
 class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]
     """Deals out tests by file, those recorded as longest first: at the end no worker has a long one to itself."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return SOURCES if reads_sources(file) else file
 
     def schedule(self) -> None:
         """Deal out the first scopes, once all workers have collected."""

@@ -22,10 +22,13 @@ BACKEND = "backend and not gpu"
 
 SLOW_DEMANDS = {
     "EnvironmentConformance": frozenset({"test_it_is_played_in_a_worker_process"}),
+    "PromptSourceConformance": frozenset({"test_another_process_has_the_same_prompts"}),
     "TransportConformance": frozenset(
         {
+            "test_a_killed_receiver_disturbs_nobody",
             "test_a_killed_publisher_is_an_error_in_time",
             "test_fetching_while_publishing_gives_whole_versions",
+            "test_versions_published_during_a_slow_fetch_do_not_touch_it",
         }
     ),
 }

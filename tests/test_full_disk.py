@@ -165,6 +165,7 @@ def test_a_run_is_resumed_on_a_full_disk(lodger: User, disk: SmallDisk) -> None:
     check(lodger.end(process, 120), directory)
 
 
+@pytest.mark.slow
 def test_a_run_that_has_no_room_to_begin_is_refused(lodger: User, disk: SmallDisk) -> None:
     disk.fill()
     ended = lodger.end(started(lodger, disk), 60)

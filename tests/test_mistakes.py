@@ -111,6 +111,7 @@ def write_component(user: User, text: str) -> None:
 OWN_REWARD = TABLE_RUN.replace('use = "exact"\npartial = "positions"', 'use = "mine:reward"')
 
 
+@pytest.mark.slow
 def test_a_reward_that_raises_is_refused_before_anything_starts(user: User) -> None:
     write_component(user, "def reward(view):\n    return view.data['answr']\n")
     ended = user.run_table(config=OWN_REWARD)

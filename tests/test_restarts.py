@@ -149,6 +149,7 @@ def test_a_run_is_resumed_by_hand(user: User) -> None:
     assert "has already finished" in finished.err
 
 
+@pytest.mark.slow
 def test_what_cannot_be_resumed_is_refused(
     astraflow_here: Callable[..., EndedCommand], tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def score(prompt: Prompt, text: str, **keys: Any) -> float:
     return ReasoningGymReward(RewardConfig(**keys), CONTEXT).score(TrajectoryView(prompt, done))
 
 
+@pytest.mark.slow
 def test_answers_are_right_by_arithmetic_and_datasets_take_turns() -> None:
     prompts = source(size=40, suffix=" Number only.")
     for index in range(40):

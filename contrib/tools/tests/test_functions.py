@@ -154,6 +154,7 @@ def test_a_function_that_is_no_tool_is_refused(entry: str, says: str) -> None:
         Functions([ADD, entry])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "says"),
     [

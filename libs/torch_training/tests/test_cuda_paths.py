@@ -26,6 +26,7 @@ def test_a_clock_waits_for_the_device_at_both_ends() -> None:
     assert tally.seconds["forward_s"] >= 0
 
 
+@pytest.mark.slow
 def test_what_waits_in_host_memory_gives_the_devices_back() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight])

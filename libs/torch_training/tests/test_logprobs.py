@@ -9,6 +9,7 @@ import torch
 from astraflow_torch_training.logprobs import logit_gradients, token_logprobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [1, 3 * 7, 1 << 20])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_logprobs_and_entropy_are_those_of_the_whole_softmax(

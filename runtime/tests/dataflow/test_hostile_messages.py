@@ -37,6 +37,7 @@ def test_every_post_is_attacked(attacked):
     assert sorted(attacked.paths()) == sorted(PATHS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_each_field_with_each_hostile_value(path, attacked):
     attack_each_field(attacked, path, may_end=path in ENDS)

@@ -48,6 +48,7 @@ def made(updates: int) -> Status:
     return Status(policies={"solver": PolicyStatus(updates=updates)})
 
 
+@pytest.mark.slow
 def test_curves_are_drawn_while_a_run_continues_and_not_often(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -292,6 +292,7 @@ def test_the_python_api_raises(table: Table) -> None:
         run(table, reward=lambda view: float(lock.locked()))
 
 
+@pytest.mark.slow
 def test_ctrl_c_once_finishes_cleanly(table: Table, command: Start) -> None:
     started = command(behaving(table, rate=2))
     directory = started.wait_for("raas-1.pid", "trainer-solver.pid", "fake_state")

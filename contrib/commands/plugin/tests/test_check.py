@@ -192,6 +192,7 @@ def test_what_cannot_be_checked(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_built_says_what_pip_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

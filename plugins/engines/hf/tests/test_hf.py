@@ -61,6 +61,7 @@ def examine(model: Path, sent: GenerateRequest, result: Any) -> None:
     np.testing.assert_allclose(result.logprobs, expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_more_than_the_cache_holds_is_computed_anew_and_right(model: Path) -> None:
     async def scenario(engine: Any) -> None:
         assert engine.context_length == 160

@@ -110,6 +110,7 @@ def test_logprobs_of_verified_tokens_are_the_scores(
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_sampled_tokens_are_of_the_exact_distribution(
     serve: Serve, folder: Path, always: None
 ) -> None:

@@ -99,6 +99,7 @@ def test_gradient_equals_one_large_batch_by_hand(
     assert tally.sums["loss"].item() == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_trees_have_the_same_gradient_with_flex_attention(
     build: Build, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ def files(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.rglob("*") if p.is_file() and p.name != "lock")
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_is_repaired_by_fetching_that_block_alone(
     rig: Any, announce: Any, read: Any, raw: Any, model: Any
 ) -> None:
