@@ -62,6 +62,7 @@ PROTECTED_BY = {
     "libs/weights/src/astraflow_weights/publish/threaded_server.py": "token",
     "runtime/src/astraflow_runtime/trainer/ranks/channel.py": "private folder, or the token's key",
     "runtime/src/astraflow_runtime/raas/engines/host_process.py": "private folder",
+    "libs/engine_host/src/astraflow_engine_host/sharing/main.py": "private folder, and a token of each run, attacked by tests of its own",
     "contrib/commands/doctor/src/astraflow_contrib_doctor/trainer_side.py": "private folder",
     "contrib/agent/src/astraflow_contrib_agent/zygote.py": "a folder that agents.py makes private",
     "contrib/verifiers/src/astraflow_contrib_verifiers/verifiers_worker/service.py": "a folder that worker.py makes private",

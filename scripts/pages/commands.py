@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from astraflow_core.installed.discovery import DISABLE_VARIABLE
+from astraflow_engine_host.sharing.messages import SHARED_ENGINES
 from astraflow_runtime.cli import TRACEBACK, parser
 from astraflow_runtime.cli.helping import READ_ON, every_command
 from astraflow_runtime.cli.running.secrets import DATAFLOW, TOKEN
@@ -29,6 +30,7 @@ _VARIABLES = {
     "ASTRAFLOW_IMPORTS": "`own`: each process of a local run is started and imports by itself; otherwise those of one interpreter are "
     "forked from one that has imported what they need",
     "ASTRAFLOW_LOG_LEVEL": "what the processes of a run log: `debug`, `info`, `warning` or `error`",
+    SHARED_ENGINES: "where a RaaS in a pool finds an engine that it shares with other runs, with its token",
     PLACES: "named pipe by which a host of a pool tells a RaaS how many episodes it may run",
     tls.AUTHORITY: "certificate of the run's authority: a client of a run with `[tls]` needs it",
     tls.CERTIFICATE: "certificate of this host, for a service, or a client where the run asks for certificates of clients",

@@ -30,6 +30,7 @@ from astraflow_core.protocols.engine import DirectEngine, Engine, ReadsImages
 from astraflow_core.types import GenerateRequest, GenerateResult
 from astraflow_engine_host import protocol
 from astraflow_engine_host.failures import as_failure
+from astraflow_engine_host.sharing.attached import AttachedEngine, attachment_of
 from astraflow_engine_host.spec import TOKEN_VARIABLE, ChildSpec, part_name, read_spec
 from astraflow_wire.host.parent import end_with
 from astraflow_wire.host.process import freeze_gc_after_startup, retain_freed_memory
@@ -40,7 +41,9 @@ CLOSE_S = 5.0
 
 
 def build_engine(spec: ChildSpec) -> Engine:
-    """The engine that the policy names, with a context and a seed of its own."""
+    """The engine that the policy names, with a context and a seed of its own; in a pool maybe a part of a shared one."""
+    if (attachment := attachment_of(spec.policy)) is not None:
+        return AttachedEngine(attachment)
     config = spec.run_config
     table = config.served[spec.policy].engine
     context = component_context(

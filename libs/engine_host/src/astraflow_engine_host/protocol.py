@@ -44,11 +44,11 @@ class HostGone(errors.AstraFlowError):
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
-class _Message(msgspec.Struct, frozen=True, array_like=True):
+class HostMessage(msgspec.Struct, frozen=True, array_like=True):
     """Base of the headers."""
 
 
-class Failure(_Message, frozen=True):
+class Failure(HostMessage, frozen=True):
     """An exception on its way to the other process: its type's name, its text, ``file:line``."""
 
     kind: str
@@ -56,7 +56,7 @@ class Failure(_Message, frozen=True):
     where: str = ""
 
 
-class Generate(_Message, frozen=True, tag="generate"):
+class Generate(HostMessage, frozen=True, tag="generate"):
     """Requests; the first buffer is their prompts, int32, concatenated. ``sampling[which[i]]`` is of request i. The last
     buffer has the files of ``images``, if there are any, each once."""
 
@@ -76,13 +76,13 @@ class RoutedGenerate(Generate, frozen=True, tag="routed_generate"):
     routed: list[_Count] = []
 
 
-class Abort(_Message, frozen=True, tag="abort"):
+class Abort(HostMessage, frozen=True, tag="abort"):
     """Requests whose callers no longer wait."""
 
     ids: list[str]
 
 
-class Score(_Message, frozen=True, tag="score"):
+class Score(HostMessage, frozen=True, tag="score"):
     """The first buffer holds the tokens, int32, the last one the files of ``images``, if there are any; the reply's buffer
     the log-probs, float32."""
 
@@ -90,20 +90,20 @@ class Score(_Message, frozen=True, tag="score"):
     images: ImageTable | None = None
 
 
-class Pause(_Message, frozen=True, tag="pause"):
+class Pause(HostMessage, frozen=True, tag="pause"):
     """``Engine.pause``."""
 
     call: int
     mode: str
 
 
-class Resume(_Message, frozen=True, tag="resume"):
+class Resume(HostMessage, frozen=True, tag="resume"):
     """``Engine.resume``."""
 
     call: int
 
 
-class LoadWeights(_Message, frozen=True, tag="load_weights"):
+class LoadWeights(HostMessage, frozen=True, tag="load_weights"):
     """``Engine.load_weights``; fields as in :class:`astraflow_core.types.WeightSource`."""
 
     call: int
@@ -131,14 +131,14 @@ class LoadWeights(_Message, frozen=True, tag="load_weights"):
         )
 
 
-class Join(_Message, frozen=True, tag="join"):
+class Join(HostMessage, frozen=True, tag="join"):
     """``DirectEngine.join``."""
 
     call: int
     rendezvous: Rendezvous
 
 
-class Receive(_Message, frozen=True, tag="receive"):
+class Receive(HostMessage, frozen=True, tag="receive"):
     """``DirectEngine.receive``."""
 
     call: int
@@ -146,38 +146,38 @@ class Receive(_Message, frozen=True, tag="receive"):
     buckets: tuple[Bucket, ...]
 
 
-class Sleep(_Message, frozen=True, tag="sleep"):
+class Sleep(HostMessage, frozen=True, tag="sleep"):
     """``Engine.sleep``."""
 
     call: int
     level: int
 
 
-class Wake(_Message, frozen=True, tag="wake"):
+class Wake(HostMessage, frozen=True, tag="wake"):
     """``Engine.wake``."""
 
     call: int
 
 
-class Health(_Message, frozen=True, tag="health"):
+class Health(HostMessage, frozen=True, tag="health"):
     """``Engine.health``."""
 
     call: int
 
 
-class Ping(_Message, frozen=True, tag="ping"):
+class Ping(HostMessage, frozen=True, tag="ping"):
     """Answered by the host itself, with ``cpu_s``: proves that its event loop runs."""
 
     call: int
 
 
-class Close(_Message, frozen=True, tag="close"):
+class Close(HostMessage, frozen=True, tag="close"):
     """``Engine.close``; the host ends after its reply."""
 
     call: int
 
 
-class Ready(_Message, frozen=True, tag="ready"):
+class Ready(HostMessage, frozen=True, tag="ready"):
     """The engine has started; ``direct``: it is a :class:`astraflow_core.protocols.engine.DirectEngine`, with so
     many ``workers``."""
 
@@ -189,13 +189,13 @@ class Ready(_Message, frozen=True, tag="ready"):
     workers: int = 0
 
 
-class StartFailed(_Message, frozen=True, tag="start_failed"):
+class StartFailed(HostMessage, frozen=True, tag="start_failed"):
     """The engine could not be built or started; the host ends."""
 
     failure: Failure
 
 
-class Results(_Message, frozen=True, tag="results"):
+class Results(HostMessage, frozen=True, tag="results"):
     """Finished requests; the buffers are tokens int32, log-probs float32 and versions int32, each
     concatenated. ``failed`` ids carry ``failures`` instead."""
 
@@ -215,14 +215,14 @@ class RoutedResults(Results, frozen=True, tag="routed_results"):
     sizes: list[Annotated[int, msgspec.Meta(ge=1, le=2)]]
 
 
-class Reply(_Message, frozen=True, tag="reply"):
+class Reply(HostMessage, frozen=True, tag="reply"):
     """The answer to a call."""
 
     call: int
     values: dict[str, float] = {}
 
 
-class Failed(_Message, frozen=True, tag="failed"):
+class Failed(HostMessage, frozen=True, tag="failed"):
     """A call that raised."""
 
     call: int

@@ -45,6 +45,11 @@ def add_join(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--places", type=int, default=64, help="episodes at one time, of all of them (64)"
     )
+    parser.add_argument(
+        "--share-engines",
+        action="store_true",
+        help="runs that train adapters of one model with an engine of the same keys have one engine",
+    )
     parser.set_defaults(command=run_join)
     teach(parser, _PAGE, "pool join https://10.0.0.1:19400 --token-file hosts.token --slots 2")
 
@@ -115,7 +120,8 @@ def run_join(arguments: argparse.Namespace) -> int:
         )
     configure()
     token = read_token(arguments.token_file)
-    return serve_host(arguments.url, token, name, arguments.slots, arguments.places)
+    numbers = arguments.slots, arguments.places
+    return serve_host(arguments.url, token, name, *numbers, arguments.share_engines)
 
 
 def run_ls(arguments: argparse.Namespace) -> int:

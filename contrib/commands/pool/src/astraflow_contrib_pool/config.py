@@ -44,6 +44,10 @@ class HostTable(ConfigModel):
     places: Annotated[int, Field(ge=1, le=MOST_PLACES)] = Field(
         default=64, description="Episodes at one time, of all of them."
     )
+    share_engines: bool = Field(
+        default=False,
+        description="Runs that train adapters of one model with an engine of the same keys have one engine.",
+    )
 
 
 class PricesTable(ConfigModel):

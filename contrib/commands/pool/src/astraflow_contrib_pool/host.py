@@ -19,7 +19,8 @@ from astraflow_contrib_pool.messages import (
     RenewHost,
     SeatOrder,
 )
-from astraflow_contrib_pool.raas_process import Folder, RaasProcess
+from astraflow_contrib_pool.raas_process import Folder, RaasProcess, environment_of_host
+from astraflow_contrib_pool.shared_engines import SharedEngines
 from astraflow_core.errors import DeadlineExceeded, Refused, RunFailed, UserError
 from astraflow_runtime.launch.local.threads import usable_cores
 from astraflow_wire.host.active_clock import active_time
@@ -41,7 +42,8 @@ SAY_S = 30.0
 
 
 class PoolHost:
-    """This host, named ``name`` in the pool at ``url``. ``slots``: RaaS at one time; ``places``: episodes at one time."""
+    """This host, named ``name`` in the pool at ``url``. ``slots``: RaaS at one time; ``places``: episodes at one time;
+    ``share_engines``: runs that train adapters of one model have one engine."""
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class PoolHost:
         slots: int,
         places: int,
         tls: RunTls | None = None,
+        share_engines: bool = False,
     ) -> None:
         self.name, self.slots, self.places = name, slots, places
         self.stopping = asyncio.Event()
@@ -63,6 +66,10 @@ class PoolHost:
         # A RaaS that does not answer holds up a thread of its own.
         self._workers = ThreadPoolExecutor(2 * slots + 4, "raas-of-pool")
         self._calls = ThreadPoolExecutor(1, "pool")
+        self._shared: SharedEngines | None = None
+        if share_engines:
+            self._shared = SharedEngines(places, environment_of_host(), self._in_thread)
+        self._releasing = set[asyncio.Task[None]]()
         self._joined = False
         self._said_at: float | None = None
 
@@ -102,6 +109,8 @@ class PoolHost:
         finally:
             for seat in self._seats.values():
                 seat.kill()
+            if self._shared is not None:
+                await asyncio.gather(*self._releasing, self._shared.close())
             folder.close()
             self._workers.shutdown(wait=False, cancel_futures=True)
             self._calls.shutdown(wait=False, cancel_futures=True)
@@ -123,6 +132,10 @@ class PoolHost:
         reply = await self._call("/v1/hosts/renew", message, HostRenewed, deadline_s)
         for key in told:
             del self._seats[key]
+            if self._shared is not None:
+                releasing = asyncio.create_task(self._shared.release(key))
+                self._releasing.add(releasing)
+                releasing.add_done_callback(self._releasing.discard)
         if not self._joined or self._said_at is not None:
             what = (self.name, self._client.base_url, self.slots, self.places)
             log.info("host %s joins %s with %d slots and %d places", *what)
@@ -144,8 +157,11 @@ class PoolHost:
     def _begin(self, order: SeatOrder, folder: Folder) -> RaasProcess:
         log.info("starting %s of run %s", order.raas, order.run)
         tokens_s = TOKENS_PER_PLACE_S * self.places
+        attach = None
+        if self._shared is not None:
+            attach = partial(self._shared.attach, (order.run, order.raas, order.start), order.run)
         return RaasProcess(
-            order, folder, self._threads, tokens_s, self._in_thread, self._changed.set
+            order, folder, self._threads, tokens_s, self._in_thread, self._changed.set, attach
         )
 
     async def _in_thread(self, call: Callable[[], T]) -> T:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -47,7 +47,14 @@ _NOT_PASSED_ON = (
 )  # fmt: skip
 """Variables of this process that are of the pool: a run has its own."""
 
+
+def environment_of_host() -> dict[str, str]:
+    """What processes for runs have of this one's environment."""
+    return {name: each for name, each in os.environ.items() if name not in _NOT_PASSED_ON}
+
+
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+Attach = Callable[[Mapping[str, Any]], Awaitable[dict[str, str]]]
 
 
 class Folder(Protocol):
@@ -61,7 +68,7 @@ class Folder(Protocol):
 
 class RaasProcess:
     """Starts the RaaS of an order, in the running event loop. ``changed`` is called when it is ready, and when it ended.
-    ``tokens_s``: most tokens in a second. If the
+    ``tokens_s``: most tokens in a second. ``attach`` is asked with the config of the run for variables of the RaaS. If the
     process that runs this is killed, the RaaS ends too."""
 
     def __init__(
@@ -72,7 +79,9 @@ class RaasProcess:
         tokens_s: float,
         in_thread: InThread,
         changed: Callable[[], None],
+        attach: Attach | None = None,
     ) -> None:
+        self._attach, self._attached = attach, dict[str, str]()
         self._order, self._in_thread, self._changed = order, in_thread, changed
         self._directory = Path(order.directory)
         self._files = OwnedRunFolder(order.directory)
@@ -163,6 +172,8 @@ class RaasProcess:
         if output is None:
             return 2
         with output:
+            if self._attach is not None and not await self._attaches(self._attach):
+                return 0
             process = await asyncio.create_subprocess_exec(
                 *self._command(),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -198,6 +209,21 @@ class RaasProcess:
             if self._line is not None:
                 self._line.close()
 
+    async def _attaches(self, attach: Attach) -> bool:
+        """Ask for engines that others share; whether the RaaS is still to start."""
+        config = await self._in_thread(self._files.config)
+        asking = asyncio.ensure_future(attach(config))
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                self._attached = asking.result()
+            return not self._stop.is_set()
+        finally:
+            asking.cancel()
+            stopping.cancel()
+            await asyncio.gather(asking, stopping, return_exceptions=True)
+
     def _command(self) -> list[str]:
         argv = [
             *(sys.executable, "-m", "astraflow_runtime", "raas"),
@@ -209,9 +235,15 @@ class RaasProcess:
         return [sys.executable, "-I", "-S", str(shim.__file__), str(os.getpid()), *argv]
 
     def _environment(self) -> dict[str, str]:
-        ours = {name: each for name, each in os.environ.items() if name not in _NOT_PASSED_ON}
+        ours = environment_of_host()
         fixed = {LAUNCHER: str(os.getpid()), "PYTHONUNBUFFERED": "1", PLACES: str(self._fifo)}
-        return dict.fromkeys(VARIABLES, str(self._threads)) | ours | fixed | self._order.environment
+        return (
+            dict.fromkeys(VARIABLES, str(self._threads))
+            | ours
+            | fixed
+            | self._order.environment
+            | self._attached
+        )
 
     async def _follow(self) -> None:
         """Look at its figures until it ends."""

@@ -86,12 +86,16 @@ class OwnedRunFolder:
         except UNDECODABLE as error:
             raise ValueError(f"raas.json of {raas} is malformed: {error}") from error
 
-    def tls(self) -> RunTls | None:
-        """The TLS of the run. Raises :class:`ValueError` for a config or files that are none."""
+    def config(self) -> dict[str, Any]:
+        """The resolved config of the run. Raises :class:`ValueError` for what is none."""
         try:
-            config: dict[str, Any] = tomllib.loads(self._read((CONFIG,), _CONFIG_BYTES).decode())
+            return tomllib.loads(self._read((CONFIG,), _CONFIG_BYTES).decode())
         except RecursionError as error:
             raise ValueError(f"{self.path / CONFIG} is nested too deeply") from error
+
+    def tls(self) -> RunTls | None:
+        """The TLS of the run. Raises :class:`ValueError` for a config or files that are none."""
+        config = self.config()
         if (table := config.get("tls")) is None:
             return None
         found = TlsTable.model_validate(table)

@@ -24,7 +24,7 @@ from astraflow_runtime.cli.running.listening import kept_token, listen_address
 from astraflow_runtime.file_lock import lock
 from astraflow_wire.host.disk import replace_file
 from astraflow_wire.http.server import Server
-from astraflow_wire.http.tls import AUTHORITY, RunTls, of_process
+from astraflow_wire.http.tls import AUTHORITY, of_process
 
 log = logging.getLogger("astraflow.pool")
 TOKEN_FILE = "token"
@@ -80,6 +80,7 @@ async def _serve(
                 file.host.slots,
                 file.host.places,
                 tls,
+                file.host.share_engines,
             )
             await until_signalled([lent(own), *parts], own.stopping)
         else:
@@ -106,13 +107,15 @@ async def _save(broker: Broker, directory: Path) -> None:
         await asyncio.to_thread(write_ledger, directory, ledger)
 
 
-def serve_host(url: str, token: str, name: str, slots: int, places: int) -> int:
+def serve_host(
+    url: str, token: str, name: str, slots: int, places: int, share_engines: bool
+) -> int:
     """Lend this host to the pool at ``url`` until it is drained, or SIGINT or SIGTERM."""
     tls = of_process()
     _own_tls_only()
 
     async def serve() -> None:
-        host = PoolHost(url, token, name, slots, places, tls)
+        host = PoolHost(url, token, name, slots, places, tls, share_engines)
         await until_signalled([host.run()], host.stopping)
 
     asyncio.run(serve())
@@ -122,13 +125,6 @@ def serve_host(url: str, token: str, name: str, slots: int, places: int) -> int:
 def _own_tls_only() -> None:
     """The TLS of the pool is not that of its runs, which bring theirs."""
     os.environ.pop(AUTHORITY, None)
-
-
-def client_tls_of(authority: Path | None) -> RunTls | None:
-    """What a client of a pool trusts."""
-    if authority is not None and not authority.exists():
-        raise UserError(f"the certificate of the authority {authority} does not exist")
-    return None if authority is None else RunTls(authority)
 
 
 async def until_signalled(

@@ -1,0 +1,352 @@
+"""The requests and adapters of several runs in one engine.
+
+Every run has the engine's places in turn: of those that wait, the one that has fewest requests in the engine is next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from astraflow_core.errors import EngineLost, UserError, WeightsError, WireError, WrongVersion
+from astraflow_core.protocols.engine import Engine, ServesAdapters
+from astraflow_core.types import GenerateRequest, GenerateResult, WeightSource
+from astraflow_engine_host import protocol
+from astraflow_engine_host.failures import as_failure
+from astraflow_engine_host.protocol import Frames
+from astraflow_engine_host.sharing import messages
+from astraflow_engine_host.sharing.messages import (
+    MOST_ADAPTER_BYTES,
+    UNKNOWN_CALL,
+    decode_to_shared,
+    ended_early,
+    run_of,
+)
+
+log = logging.getLogger("astraflow.shared_engine")
+SILENT_S = 20.0
+"""An attached engine that says nothing for so long is gone."""
+
+MOST_WAITING = 1 << 14
+"""Requests of an attachment that may wait."""
+
+MOST_OF_A_RUN = 8
+"""Attachments of a run at one time."""
+
+_CALLS_AT_ONCE = 64
+
+Send = Callable[[bytes, Frames], Any]
+
+
+@dataclass
+class AttachedRun:
+    """One attached engine. ``name``: of its adapter and of its requests, within the engine; ``known``: requests that wait or run."""
+
+    run: str
+    name: str
+    heard: float
+    version: int | None = None
+    file: Path | None = None
+    waiting: deque[GenerateRequest] = field(default_factory=deque)
+    running: set[str] = field(default_factory=set)
+    known: set[str] = field(default_factory=set)
+    counters: dict[str, float] = field(
+        default_factory=lambda: {"tokens_generated": 0.0, "prompt_tokens": 0.0}
+    )
+    finished: list[GenerateResult] = field(default_factory=list)
+    failed: dict[str, protocol.Failure] = field(default_factory=dict)
+    calls: int = 0
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class SharedEngine:
+    """Answers what :meth:`take` is given; ``send`` sends frames to a peer. ``engine`` serves adapters and has started; ``folder`` is
+    private; ``places``: requests that are in the engine at one time."""
+
+    def __init__(self, engine: Engine, secret: str, folder: Path, places: int, send: Send) -> None:
+        self._engine, self._secret, self._folder = engine, secret, folder
+        self._places, self._send = places, send
+        self._adapters = cast(ServesAdapters, engine)
+        self._peers: dict[bytes, AttachedRun] = {}
+        self._attached = 0
+        self._work: set[asyncio.Task[None]] = set()
+        self._flushing: set[bytes] = set()
+        self.lost = asyncio.Event()
+
+    def take(self, peer: bytes, header: bytes, buffers: list[bytes]) -> None:
+        """A message of a peer; one that is malformed ends its attachment."""
+        try:
+            message = decode_to_shared(header)
+            if isinstance(message, messages.Attach):
+                self._attach(peer, message)
+                return
+            if (attached := self._peers.get(peer)) is None:
+                self._refuse(peer, UNKNOWN_CALL, WeightsError("attach first: this engine does not know the sender"))  # fmt: skip
+                return
+            attached.heard = time.monotonic()
+            self._dispatch(peer, attached, message, buffers)
+        except WireError as error:
+            log.error("%s", error)
+            self._detach(peer)
+            self._refuse(peer, UNKNOWN_CALL, error)
+
+    def expire(self, now: float) -> None:
+        """End attachments that are silent."""
+        for peer, attached in list(self._peers.items()):
+            if now - attached.heard >= SILENT_S:
+                log.info("%s is silent", attached.run)
+                self._detach(peer)
+
+    # -- attachments -------------------------------------------------------------------------------
+
+    def _attach(self, peer: bytes, message: messages.Attach) -> None:
+        self._detach(peer)
+        run = run_of(self._secret, message.token)
+        most = self._adapters.most_adapters
+        if run is None:
+            error = UserError("the token is not one of this shared engine")
+        elif sum(each.run == run for each in self._peers.values()) >= MOST_OF_A_RUN:
+            error = UserError(f"run {run} has {MOST_OF_A_RUN} adapters here, as many as it may")
+        elif len(self._peers) >= most:
+            error = UserError(f"this shared engine serves {most} adapters, as many as it can")
+        else:
+            self._attached += 1
+            name = f"{self._attached}"
+            self._peers[peer] = AttachedRun(run, name, time.monotonic())
+            log.info("%s is attached as %s", run, name)
+            semantics = self._engine.logprob_semantics
+            ready = protocol.Ready(
+                self._engine.context_length, semantics.temperature, semantics.truncation, 0.0
+            )
+            self._send(peer, protocol.frames(ready))
+            return
+        self._send(peer, protocol.frames(protocol.StartFailed(as_failure(error))))
+
+    def _detach(self, peer: bytes) -> None:
+        if (attached := self._peers.pop(peer, None)) is not None:
+            attached.waiting.clear()
+            self._spawn(self._forget(attached))
+
+    async def _forget(self, attached: AttachedRun) -> None:
+        await self._engine.abort(sorted(attached.running))
+        async with attached.loading:
+            if attached.version is not None:
+                await self._adapters.load_adapter(attached.name, None)
+            if attached.file is not None:
+                attached.file.unlink(missing_ok=True)
+
+    def _dispatch(
+        self, peer: bytes, attached: AttachedRun, message: messages.ToShared, buffers: list[bytes]
+    ) -> None:
+        match message:
+            case messages.Detach():
+                self._detach(peer)
+            case protocol.Generate() | protocol.RoutedGenerate():
+                self._admit(peer, attached, protocol.decode_requests(message, buffers))
+            case protocol.Abort(ids=ids):
+                self._abort(peer, attached, set(ids))
+            case protocol.Score() | protocol.Health() | protocol.Ping() | messages.LoadAdapter():
+                if attached.calls >= _CALLS_AT_ONCE:
+                    self._refuse(peer, message.call, ValueError(f"{_CALLS_AT_ONCE} calls are not answered yet"))  # fmt: skip
+                    return
+                attached.calls += 1
+                self._spawn(self._answer(peer, attached, message, buffers))
+
+    def _refuse(self, peer: bytes, call: int, error: Exception) -> None:
+        self._send(peer, protocol.frames(protocol.Failed(call, as_failure(error))))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        async def kept() -> None:
+            try:
+                await work
+            except EngineLost as error:
+                log.error("the engine failed: %s", error)
+                self.lost.set()
+
+        task = asyncio.create_task(kept())
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def _admit(self, peer: bytes, attached: AttachedRun, requests: list[GenerateRequest]) -> None:
+        for request in requests:
+            inner = f"{attached.name}/{request.id}"
+            if len(attached.waiting) >= MOST_WAITING:
+                error: Exception = ValueError(f"{MOST_WAITING} requests wait, as many as may")
+            elif attached.version is None:
+                error = WrongVersion(f"request {request.id!r}: no adapter is loaded yet")
+            elif inner in attached.known:
+                error = ValueError(f"request {request.id!r} is here already")
+            elif len(request.prompt) > (most := self._engine.context_length):
+                error = ValueError(f"request {request.id!r}: a sequence has at most {most} tokens")
+            else:
+                attached.known.add(inner)
+                attached.waiting.append(
+                    replace(
+                        request,
+                        id=inner,
+                        adapter=attached.name,
+                        session=f"{attached.name}/{request.session}" if request.session else "",
+                        priority=0,
+                    )
+                )
+                continue
+            self._fail(peer, attached, request.id, error)
+        self._fill()
+
+    def _fill(self) -> None:
+        """Give free places of the engine away."""
+        while sum(len(each.running) for each in self._peers.values()) < self._places:
+            waiting = [(peer, each) for peer, each in self._peers.items() if each.waiting]
+            if not waiting:
+                return
+            peer, attached = min(waiting, key=lambda pair: len(pair[1].running))
+            request = attached.waiting.popleft()
+            attached.running.add(request.id)
+            self._spawn(self._generate(peer, attached, request))
+
+    async def _generate(self, peer: bytes, attached: AttachedRun, request: GenerateRequest) -> None:
+        outer = request.id[len(attached.name) + 1 :]
+        try:
+            result = await self._engine.generate(request)
+            attached.counters["tokens_generated"] += len(result.tokens)
+            attached.counters["prompt_tokens"] += len(request.prompt)
+            attached.finished.append(replace(result, id=outer))
+            self._flush_soon(peer, attached)
+        except EngineLost:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised again by the client, for the one request
+            self._fail(peer, attached, outer, error)
+        finally:
+            attached.running.discard(request.id)
+            attached.known.discard(request.id)
+            self._fill()
+
+    def _fail(self, peer: bytes, attached: AttachedRun, outer: str, error: Exception) -> None:
+        attached.failed[outer] = as_failure(error)
+        self._flush_soon(peer, attached)
+
+    def _flush_soon(self, peer: bytes, attached: AttachedRun) -> None:
+        """What ends within one tick of the event loop goes back as one message."""
+        if peer not in self._flushing:
+            self._flushing.add(peer)
+            asyncio.get_running_loop().call_soon(self._flush, peer, attached)
+
+    def _flush(self, peer: bytes, attached: AttachedRun) -> None:
+        self._flushing.discard(peer)
+        finished, attached.finished = attached.finished, []
+        failed, attached.failed = attached.failed, {}
+        if self._peers.get(peer) is attached:
+            self._send(peer, protocol.encode_results(finished, failed))
+
+    def _abort(self, peer: bytes, attached: AttachedRun, ids: set[str]) -> None:
+        inner = {f"{attached.name}/{each}" for each in ids}
+        gone = [request for request in attached.waiting if request.id in inner]
+        attached.waiting = deque(r for r in attached.waiting if r.id not in inner)
+        for request in gone:
+            attached.known.discard(request.id)
+            outer = request.id[len(attached.name) + 1 :]
+            attached.finished.append(ended_early(outer))
+            self._flush_soon(peer, attached)
+        if running := sorted(attached.running & inner):
+            self._spawn(self._engine.abort(running))
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    async def _answer(
+        self,
+        peer: bytes,
+        attached: AttachedRun,
+        message: protocol.Score | protocol.Health | protocol.Ping | messages.LoadAdapter,
+        buffers: list[bytes],
+    ) -> None:
+        try:
+            reply = await self._call(attached, message, buffers)
+        except EngineLost:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised again by the client, for the one call
+            reply = protocol.frames(protocol.Failed(message.call, as_failure(error)))
+        finally:
+            attached.calls -= 1
+        if self._peers.get(peer) is attached:
+            self._send(peer, reply)
+
+    async def _call(
+        self,
+        attached: AttachedRun,
+        message: protocol.Score | protocol.Health | protocol.Ping | messages.LoadAdapter,
+        buffers: list[bytes],
+    ) -> Frames:
+        values: dict[str, float] = {}
+        match message:
+            case messages.LoadAdapter():
+                await self._load(attached, message, buffers)
+            case protocol.Score(images=images):
+                if images is not None:
+                    raise ValueError("a shared engine scores no images")
+                if attached.version is None:
+                    raise WrongVersion("no adapter is loaded yet")
+                tokens = protocol.tokens_of(buffers)
+                scores = await self._adapters.score_adapter(attached.name, tokens)
+                reply = protocol.Reply(message.call)
+                return protocol.frames(reply, scores.astype(np.float32, copy=False))
+            case protocol.Health():
+                values = await self._gauges(attached)
+            case protocol.Ping():
+                pass
+        return protocol.frames(protocol.Reply(message.call, values))
+
+    async def _gauges(self, attached: AttachedRun) -> dict[str, float]:
+        """Of the attachment; what only the engine knows, of the engine."""
+        found = await self._engine.health()
+        return {
+            **{key: found[key] for key in ("decode_seconds", "kv_cache_usage") if key in found},
+            **attached.counters,
+            "running": len(attached.running),
+            "waiting": len(attached.waiting),
+            "version": -1 if attached.version is None else attached.version,
+            "max_running": self._places,
+        }
+
+    async def _load(
+        self, attached: AttachedRun, message: messages.LoadAdapter, buffers: list[bytes]
+    ) -> None:
+        if len(buffers) != 1 or len(buffers[0]) > MOST_ADAPTER_BYTES:
+            raise WeightsError(
+                f"version {message.version}: one adapter of at most {MOST_ADAPTER_BYTES} bytes was expected"
+            )
+        async with attached.loading:
+            if attached not in self._peers.values():
+                raise WeightsError("the attachment has ended")
+            file = (
+                self._folder
+                / f"{attached.name}-{message.version}-{time.monotonic_ns()}.safetensors"
+            )
+            try:
+                await asyncio.to_thread(file.write_bytes, buffers[0])
+                source = WeightSource(
+                    attached.run,
+                    message.version,
+                    file,
+                    message.digest,
+                    len(buffers[0]),
+                    0.0,
+                    "adapter",
+                    message.base,
+                )
+                await self._adapters.load_adapter(attached.name, source)
+            except BaseException:
+                file.unlink(missing_ok=True)
+                raise
+            if attached.file is not None:
+                attached.file.unlink(missing_ok=True)
+            attached.file, attached.version = file, message.version
