@@ -19,6 +19,7 @@ weights (``engines``) and over two engines that swap versions (``swaps``): token
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import statistics
@@ -242,6 +243,8 @@ def _trainer_alone(folder: Path, data: dict[str, Any], count: int) -> Callable[[
 
     torch.set_num_threads(1)
     base = served_model(None, None, [], folder / "scratch")
+    use, keys = base.trainer
+    base = dataclasses.replace(base, trainer=(use, {**keys, "threads": 1}))
     trainer: Any = base.build_trainer(0, 0)
     asked = [
         Datum(

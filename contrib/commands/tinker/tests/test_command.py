@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from astraflow_contrib_tinker import serving
 from astraflow_contrib_tinker.serving import key_of, served_model
 from astraflow_core.errors import UserError
 
@@ -64,6 +65,17 @@ def test_the_policy_of_a_file(tmp_path: Path) -> None:
         served_model(file, None, python, tmp_path)
     found = served_model(file, None, ["policies.solver.trainer.threads=2"], tmp_path)
     assert found.name.startswith("tiny:qwen3") and found.trainer[1]["threads"] == 2
+
+
+def test_the_tiny_model_has_several_threads_unless_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert served_model(None, None, [], tmp_path).trainer[1]["threads"] == 3
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    for cores, threads in ((1, 1), (2, 2), (64, 4)):
+        monkeypatch.setattr(serving, "usable_cores", lambda cores=cores: cores)
+        assert served_model(None, None, [], tmp_path).trainer[1]["threads"] == threads
 
 
 def test_the_key_is_one_for_clients(tmp_path: Path) -> None:

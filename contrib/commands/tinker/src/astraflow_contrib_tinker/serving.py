@@ -7,8 +7,10 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import os
 import signal
 import ssl
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ from astraflow_core.suggestions import did_you_mean
 from astraflow_runtime.cli.output import print_line
 from astraflow_runtime.cli.running.listening import kept_token, listen_address, listen_tls
 from astraflow_runtime.config.loading import load_config
+from astraflow_runtime.launch.local.threads import usable_cores
 from astraflow_runtime.models.files import check_files
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_serving.model_folder import ModelConfig
@@ -44,13 +47,21 @@ from astraflow_wire.http.server import Receive, Scope, Send, Server, create_app
 API = "/api/v1"
 TINY = "tiny:qwen3?hidden=128&layers=2&heads=4&kv_heads=2&head_dim=32&ffn=384&context=64"
 """The model of the quickstart, random at the start."""
-TINY_TRAINER = {"publish_dtype": "float32"}
+TINY_TRAINER: dict[str, Any] = {"publish_dtype": "float32"}
+MOST_TINY_THREADS = 4
+"""Of the tiny model's trainer, whose products are too small for more."""
+SWITCH_S = 0.0005
+"""After which a thread that computes lets another one have the interpreter; 5 ms by default, for which each answer that is sent
+would wait."""
 _IDLE_CHECK_S = 30.0
 
 
 def serve(arguments: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     logging.basicConfig(level=logging.WARNING)
+    sys.setswitchinterval(SWITCH_S)
+    # Read when torch is imported: threads that wait for work of the next operation sleep, also on a busy machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if arguments.keys is not None and arguments.token_file is not None:
         raise UserError("--keys and --token-file: give one of them")
     if arguments.keep_every and arguments.token_file is None and arguments.keys is None:
@@ -176,7 +187,7 @@ def served_model(
     file: str | None, policy: str | None, overrides: list[str], scratch: Path
 ) -> BaseModel:
     """The model of a policy of ``file``, or the tiny one. :class:`UserError` if its trainer or engine cannot serve it."""
-    trainer: tuple[str, dict[str, Any]] = ("torch", TINY_TRAINER)
+    trainer: tuple[str, dict[str, Any]] = ("torch", {**TINY_TRAINER, "threads": tiny_threads()})
     engine: tuple[str, dict[str, Any]] = ("torch", {})
     catalog, reference, seed = Catalog.discover(), TINY, 0
     if file is None and (policy is not None or overrides):
@@ -201,6 +212,14 @@ def served_model(
     name = "astraflow/tiny" if file is None else reference
     return BaseModel(
         name, folder, ModelConfig.read(folder), catalog, trainer, engine, scratch, seed
+    )
+
+
+def tiny_threads() -> int:
+    """For the tiny model: models are trained one at a time, so that its trainer may have several cores."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return (
+        int(given) if given.isdecimal() and int(given) else min(MOST_TINY_THREADS, usable_cores())
     )
 
 
