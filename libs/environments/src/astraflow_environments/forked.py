@@ -157,6 +157,7 @@ class RunningForkServer:
                     raise
         except BaseException:
             ours.close()
+            theirs.close()
             raise
 
     async def status(self, pid: int) -> str:

@@ -36,7 +36,7 @@ class EnvironmentKeys(ConfigModel):
     worker_processes: OrNone[PositiveInt] = Field(
         default=None,
         description="Worker processes that the episodes of an environment share which is 'blocking' and 'deterministic'; "
-        "'none': one per processor. As many as most_environments: one per episode.",
+        "'none': one per processor, or with worker_python one per episode, as with as many as most_environments.",
     )
     worker_memory_mb: OrNone[PositiveInt] = Field(
         default=None,

@@ -295,7 +295,9 @@ def _processes(chosen: ChosenEnvironment, keys: EnvironmentKeys) -> int:
     """How many worker processes the instances share; 0: each has its own."""
     can_share = {"blocking", "deterministic"} <= chosen.capabilities
     if keys.worker_processes is None:
-        most = _processors() if can_share else keys.most_environments
+        # The suite that tests what sharing takes runs in our interpreter.
+        shares = can_share and keys.worker_python is None
+        most = _processors() if shares else keys.most_environments
     elif can_share:
         most = keys.worker_processes
     else:

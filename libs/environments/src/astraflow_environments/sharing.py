@@ -39,8 +39,8 @@ from astraflow_wire.decoding import from_msgpack
 from astraflow_wire.host.worker_channel import MessageProtocol, WorkerGone
 
 log = logging.getLogger("astraflow.environments")
-STALL_S = 2.0
-"""How long a worker that episodes share may be at one of their calls: the others wait meanwhile."""
+STALL_S, RESET_STALL_S = 2.0, 10.0
+"""How long a worker that episodes share may be at a step and at a reset of one of them: the others wait meanwhile."""
 MOST_LOST = 3
 """Workers that may be lost, after which each episode gets a process of its own: that environment is none to share with."""
 
@@ -91,7 +91,7 @@ class SharedWorker(MessageProtocol):
         if self.lost:
             return
         self.lost, self.worn = reason, True
-        if not self.has_ended(self.pid):
+        if self.pid and not self.has_ended(self.pid):
             kill(self.pid)
         self._transport.close()
         if self._watch is not None:
@@ -172,7 +172,7 @@ class SharedPlayer:
         self._worker.episodes += 1
         if self._worker.episodes >= self._workers.most_episodes:
             self._worker.worn = True
-        limit_s = min(STALL_S, self._keys.reset_deadline_s)
+        limit_s = min(RESET_STALL_S, self._keys.reset_deadline_s)
         asked = self._worker.ask(SharedReset(self._seat, task, seed), limit_s)
         seen = await self._answer(asked)
         if seen is None:
@@ -307,14 +307,17 @@ class SharedWorkers:
         try:
             async with asyncio.timeout(deadline_s):
                 pid, ours = await self.server.process(SHARED)
-                worker = await SharedWorker.over(ours)
+                worker = await SharedWorker.over(
+                    ours
+                )  # it may end before its process is known here
         except (TimeoutError, OSError) as error:
             self.server.close()
             reason = (
                 str(error) or f"took longer than {deadline_s:g} s ([workflow] start_deadline_s)"
             )
             raise EnvironmentFailed("start", f"its process did not start: {reason}") from error
-        worker.pid, worker.told_lost, worker.has_ended = pid, self._note, self.server.has_ended
+        worker.told_lost, worker.has_ended = self._note, self.server.has_ended
+        worker.pid = pid
         self._open = [one for one in self._open if not one.lost] + [worker]
         return worker
 
