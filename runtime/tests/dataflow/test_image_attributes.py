@@ -61,7 +61,7 @@ PARTS = {
         _group(CONFIG, "suspect_s", "_gone_s")
         | _group(ELSEWHERE, "_records", "recorded_total")
         | _group(DERIVED, "tokens_generated")
-        | _group(AGAIN, "changed_at"),
+        | _group(AGAIN, "changed_at", "_slowest_s"),
     ),
     "trainer": (
         schema.TrainerImage,
@@ -82,7 +82,7 @@ PARTS = {
     ),
     "chain": (
         schema.ChainImage,
-        _group(CONFIG, "_first", "_policies", "_borrow", "_draw", "_shadow_draws", "_arrange", "_admit")
+        _group(CONFIG, "_first", "_policies", "borrowing", "_draw", "_shadow_draws", "_arrange", "_admit")
         | _group(CONFIG, "_accept", "_key", "_follow", "_hold"),
     ),
     "stream": (schema.StreamImage, _group(CONFIG, "policy", "settings") | _group(ELSEWHERE, "staleness", "dropped")),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import tracemalloc
 
 from random_policies import HalfReplayed
 
 from astraflow_core.types import Verdict
+from astraflow_runtime.dataflow.http.service import DataflowService
+from astraflow_runtime.dataflow.http.wakeups import Wakeups
 from astraflow_wire.messages import NextBatch, RegisterTrainer, ReleaseBatches
 
 GROUP, LONG = 2, 8000
@@ -117,3 +120,26 @@ def test_next_to_nothing_remains_of_a_group(bench, config, tmp_path):
     assert bytes_a_group(bench(many, prompts=10_000, journal=tmp_path / "a").begin()) < MOST_BYTES
     leaks = bench(many, prompts=10_000, data=[Remembers], journal=tmp_path / "b").begin()
     assert bytes_a_group(leaks) > 2 * MOST_BYTES
+
+
+def test_the_sweep_collects_what_no_allocation_starts_a_collection_of(bench, config, monkeypatch):
+    monkeypatch.setattr("astraflow_runtime.dataflow.http.service.FULL_COLLECTION_S", 0.0)
+    wakeups = Wakeups()
+    service = DataflowService(bench(config(run__lease_s=0.01), signals=wakeups).flow, wakeups, "")
+    collected = asyncio.Event()
+
+    def note(phase, info):
+        if phase == "stop" and info["generation"] == 2:
+            collected.set()
+
+    async def play():
+        sweep = asyncio.create_task(service.sweep())
+        async with asyncio.timeout(10):
+            await collected.wait()
+        sweep.cancel()
+
+    gc.callbacks.append(note)
+    try:
+        asyncio.run(play())
+    finally:
+        gc.callbacks.remove(note)

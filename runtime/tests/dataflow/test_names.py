@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx
 import pytest
@@ -51,13 +51,13 @@ class Place:
     async def knocking(self, message: messages.RegisterRaas):
         """A registration that waits for the name."""
         asked = asyncio.create_task(self.register(message))
-        while not self.waits:
+        while message.pid not in self.waiting:
             await asyncio.sleep(0.001)
         assert not asked.done()
         yield asked
         asked.cancel()
 
-    waits = False
+    waiting: set[int] = field(default_factory=set)
     looks = 0
 
 
@@ -86,7 +86,9 @@ def placed(bench, config, tmp_path, monkeypatch):
 
             def looked(state, message, came):
                 place.looks += 1
-                place.waits = (found := name_holder(state, message, came)) is not None
+                found = name_holder(state, message, came)
+                if found is not None:
+                    place.waiting.add(message.pid)
                 return found
 
             monkeypatch.setattr("astraflow_runtime.dataflow.http.service.name_holder", looked)

@@ -30,6 +30,7 @@ LARGEST_REWARD = 1e14
 """Those of all sequences that a group may have add up to 6.6e18, whose square, which variances take, float32 holds."""
 
 Column = npt.NDArray[Any]
+_least, _most, _some = np.minimum.reduce, np.maximum.reduce, np.logical_or.reduce
 
 
 def check_columns(group: ReceivedGroup) -> None:
@@ -53,16 +54,16 @@ def check_columns(group: ReceivedGroup) -> None:
 
 
 def _check_tokens(group: ReceivedGroup) -> None:
-    mask = group.loss_mask
-    if mask.max() > 1:
+    mask, given = group.loss_mask, group.logprobs
+    # The methods of arrays for this are Python functions, which cost as much as the work for a group.
+    if _most(mask) > 1:
         raise _error(group, mask > 1, "loss_mask", mask, "0 or 1")
-    if group.tokens.min() < 0:
+    if _least(group.tokens) < 0:
         raise _error(group, group.tokens < 0, "tokens", group.tokens, "ids of 0 or more")
-    if group.versions.min() < NOT_SAMPLED:
+    if _least(group.versions) < NOT_SAMPLED:
         wrong = group.versions < NOT_SAMPLED
         raise _error(group, wrong, "versions", group.versions, f"{NOT_SAMPLED} or more")
-    given = group.logprobs
-    if not (given.min() >= LOWEST_LOGPROB and given.max() <= HIGHEST_LOGPROB):
+    if not (_least(given) >= LOWEST_LOGPROB and _most(given) <= HIGHEST_LOGPROB):
         # A comparison with NaN is false.
         fine = (given >= LOWEST_LOGPROB) & (given <= HIGHEST_LOGPROB)
         bounds = f"finite log-probs from {LOWEST_LOGPROB:g} to 0"
@@ -81,13 +82,15 @@ def _check_metrics(group: ReceivedGroup) -> None:
 
 def _check_sequences(group: ReceivedGroup) -> None:
     starts, mask = group.offsets[:-1], group.loss_mask.view(np.bool_)
-    if (first := np.flatnonzero(mask[starts])).size:
-        raise WireError(f"{_who(group, int(first[0]))}: the first token cannot be trained")
+    if _some(first := mask[starts]):
+        index = int(np.flatnonzero(first)[0])
+        raise WireError(f"{_who(group, index)}: the first token cannot be trained")
     far = np.iinfo(np.int32).max
     lowest = np.where(mask, group.versions, far)
     found = np.minimum.reduceat(lowest, starts) if len(starts) else lowest
-    if (none := np.flatnonzero(found < 0)).size:
-        raise WireError(f"{_who(group, int(none[0]))}: versions: a trained token has no version")
+    if _some(none := found < 0):
+        index = int(np.flatnonzero(none)[0])
+        raise WireError(f"{_who(group, index)}: versions: a trained token has no version")
     for index, (sequence, version) in enumerate(
         zip(group.header.sequences, found.tolist(), strict=True)
     ):
@@ -110,13 +113,13 @@ def _check_sequences(group: ReceivedGroup) -> None:
 
 def _check_not_sampled(group: ReceivedGroup) -> None:
     starts, versions = group.offsets[:-1], group.versions
-    if (first := np.flatnonzero(versions[starts] != NOT_SAMPLED)).size:
-        index = int(first[0])
+    if _some(first := versions[starts] != NOT_SAMPLED):
+        index = int(np.flatnonzero(first)[0])
         raise WireError(
             f"{_who(group, index)}: versions has {versions[starts[index]]} at token 0; expected {NOT_SAMPLED}, since "
             "no policy samples the first token"
         )
-    if (wrong := (group.logprobs != 0) & (versions == NOT_SAMPLED)).any():
+    if _some(wrong := (group.logprobs != 0) & (versions == NOT_SAMPLED)):
         expected = f"0 where no policy sampled, as version {NOT_SAMPLED} says"
         raise _error(group, wrong, "logprobs", group.logprobs, expected)
 
@@ -146,7 +149,7 @@ def check_limits(group: ReceivedGroup, limits: Mapping[str, ModelLimits]) -> Non
         check_routing(group, policy, limits[policy].experts if policy in limits else None)
     least = min(limits[policy].vocabulary for policy in {s.policy for s in sequences})
     largest = None
-    if group.tokens.max() >= least:
+    if _most(group.tokens) >= least:
         largest = np.maximum.reduceat(group.tokens, group.offsets[:-1]).tolist()
     for index, sequence in enumerate(sequences):
         limit = limits[sequence.policy]

@@ -119,7 +119,8 @@ class Frame:
         if buffer.nbytes != expected:
             raise WireError(f"buffer {index} has {buffer.nbytes} bytes; {expected} were expected")
         array = np.frombuffer(buffer, dtype=dtype)
-        array.flags.writeable = False
+        if not buffer.readonly:
+            array.flags.writeable = False
         return array
 
 

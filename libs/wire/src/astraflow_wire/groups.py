@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as AbstractSequence
+from itertools import accumulate
 from typing import Annotated
 
 import msgspec
@@ -178,9 +179,7 @@ class ReceivedGroup:
         self.body = body
         self.header = decode_header(frame, GroupHeader)
         lengths = [sequence.length for sequence in self.header.sequences]
-        self.offsets: npt.NDArray[np.int64] = np.concatenate(
-            [[0], np.cumsum(lengths, dtype=np.int64)]
-        )
+        self.offsets: npt.NDArray[np.int64] = np.array([0, *accumulate(lengths)], np.int64)
         total = int(self.offsets[-1])
         after = len(_RAW) + 2 * len(self.header.sparse)
         self.routing = routing.read_group(frame, after, self.header.routing, self)

@@ -94,9 +94,9 @@ def full(
     behind: Mapping[str, int] | None = None,
 ) -> Iterator[Full]:
     """The policies whose limit the task would exceed (:func:`has_room`)."""
-    there = {stream.policy for stream in live}
     for stream in live:
-        if (source := stream.shares) in there:
+        source = stream.shares
+        if source and any(source == other.policy for other in live):
             continue
         sampled_by, limit = source or stream.policy, stream.limit
         if behind and (lag := behind.get(sampled_by)):

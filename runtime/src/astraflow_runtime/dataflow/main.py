@@ -47,7 +47,7 @@ from astraflow_wire.experts.layers import ExpertLayers
 from astraflow_wire.host import active_clock
 from astraflow_wire.host.disk import LOOK_S, replace_file, room_for, when_room
 from astraflow_wire.host.parent import end_with_parent
-from astraflow_wire.host.process import retain_freed_memory
+from astraflow_wire.host.process import make_full_collections_periodic, retain_freed_memory
 from astraflow_wire.http.connection_limits import raise_descriptor_limit
 from astraflow_wire.http.listening import own_address
 from astraflow_wire.http.server import Server
@@ -76,6 +76,7 @@ def serve(config: RunConfig, directory: Path, token: str, *, stay: bool = False)
     configure_logging(ROLE)
     end_with_parent()
     retain_freed_memory()
+    make_full_collections_periodic()
     raise_descriptor_limit()
     catalog = catalog_of_run(config, directory)
     hooks = Hooks.for_run(catalog, config)

@@ -67,8 +67,10 @@ class RolloutLog:
         """A group was received. ``first_trajectory``: number in the run of its first trajectory, -1
         if no policy accepted the group.
         """
+        if self._writer is None:
+            return
         number = number_of(task.id)
-        if self._writer is None or number is None or not self._sampling.stores(number):
+        if number is None or not self._sampling.stores(number):
             return
         now, prompt, versions = time.time(), task.prompt, dict(newest)
         verdicts = [_verdict(each) for each in judged]

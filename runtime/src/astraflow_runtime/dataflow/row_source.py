@@ -87,7 +87,7 @@ class RowSource:
     @property
     def exclusive(self) -> bool:
         """Whether all rows of a batch are taken from here, so that the policy has none of its own."""
-        return self.most == self._count
+        return self._chain.borrowing is not None and self.most == self._count
 
     def add(self, rows: Sequence[Row]) -> None:
         """Add accepted rows of the source; the oldest beyond the limit are dropped."""

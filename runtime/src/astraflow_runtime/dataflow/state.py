@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -27,6 +27,7 @@ from astraflow_runtime.dataflow.journal.entries import (
     Leased,
     LeasesRevoked,
     Overdue,
+    PromptsConsumed,
     RaasGone,
     Resumed,
     StopRequested,
@@ -206,11 +207,19 @@ class FlowState:
         """Policy → sequences expected from a task."""
         return expected_sequences(self.streams.values(), self.group_size)
 
-    def lease(self, table: TaskTable, raas: str, capacity: int, name: str = "") -> TaskRecord:
-        """Lease the first task of a queue that a RaaS may have, or the one of this name."""
+    def lease(
+        self,
+        table: TaskTable,
+        raas: str,
+        capacity: int,
+        name: str = "",
+        after: Iterable[PromptsConsumed] = (),
+    ) -> TaskRecord:
+        """Lease the first task of a queue that a RaaS may have, or the one of this name. The journal gets the entries ``after``
+        which it is leased with it."""
         expected = self.expected if table is self.train else None
         task = table.lease(raas, capacity, self.clock(), expected, self.versions.newest, name)
-        self.records.append(Leased(task=task.id, raas=raas, capacity=capacity))
+        self.records.append(*after, Leased(task=task.id, raas=raas, capacity=capacity))
         return task
 
     def lease_again(self, task: TaskRecord, raas: str, capacity: int) -> TaskRecord:

@@ -7,6 +7,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -16,6 +17,7 @@ from uvicorn.server import ServerState
 
 from astraflow_wire.http.access import Access
 from astraflow_wire.http.browser_sessions import BrowserSessions
+from astraflow_wire.http.calls import REPLY
 from astraflow_wire.http.connection_limits import (
     ACCEPT_AGAIN_S,
     HEAD_S,
@@ -28,6 +30,9 @@ from astraflow_wire.http.tls import HANDSHAKE, PLAIN_ANSWER
 
 BODY_STALLS_S = 60.0
 """A request that receives no data for so long is dropped."""
+MOST_UNREAD = 1 << 18
+"""So many bytes of a body that the application has not read stop the reading of its connection until it does. One read
+brings as many, and to stop and start costs as much as to parse a request."""
 MOST_PIPELINED = 8
 _AT_ONCE = 16
 """The most connections accepted before earlier requests are read: the newest replace the oldest."""
@@ -93,6 +98,46 @@ class LimitedProtocol(HttpToolsProtocol):
             self._authenticated = True
             self._limits.authenticated(self)
         super().on_headers_complete()
+        if (cycle := self._request()) is not None:
+            extensions: Any = {REPLY: partial(self._reply, cycle)}
+            cycle.scope["extensions"] = extensions
+
+    def _reply(self, cycle: RequestResponseCycle, media_type: bytes, body: bytes) -> bool:
+        """Answer a request with a status of 200, in one write; false if that has to be done step by step."""
+        if (
+            cycle.response_started
+            or cycle.disconnected
+            or not cycle.keep_alive
+            or self.flow.write_paused
+        ):
+            return False
+        cycle.response_started = cycle.response_complete = True
+        lines = [b"%b: %b\r\n" % header for header in self.server_state.default_headers]
+        self.transport.write(
+            b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\ncontent-type: %b\r\n\r\n%b"
+            % (b"".join(lines), len(body), media_type, body)
+        )
+        cycle.message_event.set()
+        cycle.on_response()
+        return True
+
+    def on_response_complete(self) -> None:
+        """The end of a response. :meth:`Listener._close_stalled` closes idle connections: a timer for each response costs
+        more than the look once a second."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._since = self.loop.time()
+
+    def is_idle(self, now: float) -> bool:
+        """Whether it has waited too long for its next request."""
+        cycle = self._request()
+        done = cycle is not None and cycle.response_complete and not self.pipeline
+        return done and not self._unparsed and now - self._since > self.timeout_keep_alive
 
     def _shows_who_it_is(self) -> bool:
         headers = dict(self.headers)
@@ -106,8 +151,19 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """A piece of the body; discarded for an unauthenticated request."""
         self._unparsed = 0
-        if self._authenticated:
-            super().on_body(body)
+        cycle: Any = self.cycle
+        if not self._authenticated or cycle.response_complete:
+            return
+        if not cycle.body:
+            # Bodies mostly come in one piece: the application gets that one, not a copy of a copy.
+            cycle.body = body
+        else:
+            if isinstance(cycle.body, bytes):
+                cycle.body = bytearray(cycle.body)
+            cycle.body += body
+        if len(cycle.body) > MOST_UNREAD:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         """The end of the request."""
@@ -233,7 +289,11 @@ class Listener:
     def _close_stalled(self) -> None:
         now = self._loop.time()
         late = self._limits.overdue()
-        late += [each for each in self._limits.connections() if each.has_stalled(now)]
+        for each in self._limits.connections():
+            if each.has_stalled(now):
+                late.append(each)
+            elif each.is_idle(now):
+                each.timeout_keep_alive_handler()
         for connection in late:
             connection.transport.abort()
         self._timer = self._loop.call_later(_CHECK_EVERY_S, self._close_stalled)

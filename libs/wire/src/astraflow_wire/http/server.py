@@ -9,14 +9,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    MutableMapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any, Self, TypeVar
 
 import uvicorn
@@ -28,6 +21,15 @@ from astraflow_core.errors import Refused, UserError, WireError
 from astraflow_wire.http.access import Access, Grant
 from astraflow_wire.http.auth import is_loopback
 from astraflow_wire.http.browser_sessions import BrowserSessions
+from astraflow_wire.http.calls import (
+    AnswerToError,
+    CallAnswers,
+    Handler,
+    MessageResponse,
+    Receive,
+    Scope,
+    Send,
+)
 from astraflow_wire.http.connection_limits import ConnectionLimits, Limits
 from astraflow_wire.http.listener import LimitedProtocol, Listener
 from astraflow_wire.http.listening import cannot_listen
@@ -36,9 +38,6 @@ from astraflow_wire.messages import Message, decode, encode
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ErrorBody = Callable[[Scope, int, str], dict[str, Any]]
 Rights = Callable[[Grant, str, str], bool]
 """Whether a grant includes a method and a path."""
@@ -113,6 +112,9 @@ class Guard:
                 await _discard(receive)
             await self._refuse(error.status, str(error), scope, receive, send)
             return
+        if length is not None and b"transfer-encoding" not in headers:
+            await self.app(scope, receive, send)  # the server reads that much and no more
+            return
         received = 0
 
         async def bounded() -> MutableMapping[str, Any]:
@@ -146,6 +148,25 @@ async def _discard(receive: Receive) -> None:
                     return
 
 
+class ServiceApp(FastAPI):
+    """The app of a service: its calls go past the layers of the framework, which are for everything else."""
+
+    calls: CallAnswers
+    guarded_calls: Guard
+
+    def add_call(self, path: str, handler: Handler) -> None:
+        """Answer ``POST`` requests to ``path``."""
+        self.router.add_route(path, handler, methods=["POST"])
+        self.calls.handlers[path] = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry point."""
+        if self.calls.has(scope):
+            await self.guarded_calls(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
 def create_app(
     service: str,
     token: str,
@@ -154,22 +175,22 @@ def create_app(
     *,
     access: Access | None = None,
     rights: Rights = looks_only,
-) -> FastAPI:
+) -> ServiceApp:
     """An app whose routes all require ``token`` (if there is one), or one derived from it whose ``rights`` include the
     request; ``error_body(scope, status, reason)`` makes the body of an error before a route is called. ``access``: of a
     service that revokes tokens."""
-    app = FastAPI(title=f"AstraFlow {service}", docs_url=None, redoc_url=None, openapi_url=None)
+    app = ServiceApp(title=f"AstraFlow {service}", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.token = token
     app.state.access = access or Access(token)
     app.state.browser_sessions = BrowserSessions(token) if token else None
-    app.add_middleware(
-        Guard,
-        access=app.state.access,
-        max_body_bytes=max_body_bytes,
-        error_body=error_body,
-        sessions=app.state.browser_sessions,
-        rights=rights,
-    )
+    guard: dict[str, Any] = {
+        "access": app.state.access,
+        "max_body_bytes": max_body_bytes,
+        "error_body": error_body,
+        "sessions": app.state.browser_sessions,
+        "rights": rights,
+    }
+    app.add_middleware(Guard, **guard)
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> Response:
@@ -198,6 +219,14 @@ def create_app(
         what = f"the {service} failed: {type(error).__name__}: {error}"
         return JSONResponse({"error": what}, status_code=500)
 
+    answers: dict[type[Exception], AnswerToError] = {
+        Refused: refused,
+        WireError: malformed,
+        ClientDisconnect: gone,
+        Exception: failed,
+    }
+    app.calls = CallAnswers(answers)
+    app.guarded_calls = Guard(app.calls, **guard)
     return app
 
 
@@ -208,7 +237,7 @@ async def read_message(request: Request, expected: type[T]) -> T:
 
 def reply(message: Message) -> Response:
     """A message as a msgpack response."""
-    return Response(encode(message), media_type="application/msgpack")
+    return MessageResponse(encode(message))
 
 
 class FrameResponse(Response):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -143,6 +144,7 @@ class Fleet:
         self.tokens_generated = 0.0
         self.recorded_total = 0.0
         self.changed_at = 0.0
+        self._slowest_s = math.inf
 
     def all(self) -> list[RaasRecord]:
         """Every RaaS, in order of its first registration."""
@@ -155,6 +157,19 @@ class Fleet:
     def present(self) -> list[RaasRecord]:
         """Those that have neither left nor been declared gone."""
         return [r for r in self._records.values() if r.health in ("alive", "suspect")]
+
+    def group_took(self, record: RaasRecord, seconds: float) -> None:
+        """A RaaS has rolled out a group in so many seconds."""
+        record.group_took(seconds)
+        self._slowest_s = max(self._slowest_s, record.group_s or 0.0)
+
+    def some_slower(self, group_s: float) -> bool:
+        """Whether a RaaS present takes longer than ``group_s`` for a group, has brought none yet, or is silent. All are looked
+        at only if that may be so."""
+        if self._slowest_s > group_s:
+            known = (r.group_s if r.health == "alive" else None for r in self.present())
+            self._slowest_s = max((each or math.inf for each in known), default=0.0)
+        return self._slowest_s > group_s
 
     def pool(self) -> list[RaasRecord]:
         """Those present that get tasks: neither draining nor set aside."""
@@ -209,7 +224,7 @@ class Fleet:
             record.metrics = {k: v for k, v in before.metrics.items() if k == "tokens_generated"}
             record.recorded_tokens = before.recorded_tokens
         self._records[message.raas] = record
-        self.changed_at = now
+        self.changed_at, self._slowest_s = now, math.inf
         return record
 
     def heard(
@@ -269,7 +284,7 @@ class Fleet:
         record.idle_s = record.recorded_idle_s
         if record.recorded_tokens is not None:
             record.metrics["tokens_generated"] = record.recorded_tokens
-        self._records[record.name] = record
+        self._records[record.name], self._slowest_s = record, math.inf
 
     def counters(self) -> dict[str, float]:
         """RaaS → tokens that it has generated since it started."""
@@ -393,7 +408,7 @@ class Fleet:
             if silence >= self._gone_s:
                 gone.append(record)
             elif silence >= self.suspect_s:
-                record.health = "suspect"
+                record.health, self._slowest_s = "suspect", math.inf
         return gone
 
     def leave(self, name: str, now: float) -> RaasRecord | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
 from astraflow_core.errors import AstraFlowError, Refused, WireError
@@ -25,6 +26,7 @@ from astraflow_runtime.dataflow.http.rights import RIGHTS, check_sender, include
 from astraflow_runtime.dataflow.http.wakeups import Wakeups
 from astraflow_runtime.dataflow.image.keeper import ImageKeeper
 from astraflow_runtime.package_skew import package_skew
+from astraflow_wire.host.process import FULL_COLLECTION_S
 from astraflow_wire.http.access import ROLES, Access, Grant, is_name
 from astraflow_wire.http.client import NO_ROOM
 from astraflow_wire.http.recovery import OfferVersion, RecoverVersion
@@ -87,7 +89,7 @@ class DataflowService:
         self.access = Access(token, self.records.oldest())
         wakeups.work_available = flow.leasing.work_available
         self._metrics = exporter(flow.status)
-        self.app: FastAPI = create_app(
+        self.app = create_app(
             "dataflow", token, MAX_BODY_BYTES, access=self.access, rights=self._includes
         )
         self.app.state.dataflow = flow
@@ -101,8 +103,13 @@ class DataflowService:
 
     async def sweep(self) -> None:
         """Check leases, heartbeats and deadlines periodically, until cancelled."""
+        loop = asyncio.get_running_loop()
+        collected = loop.time()
         while True:
             await asyncio.sleep(self._period_s)
+            if loop.time() - collected >= FULL_COLLECTION_S:
+                gc.collect()
+                collected = loop.time()
             with self._guarded():
                 self.flow.watch.sweep()
                 if self._images is not None:
@@ -266,9 +273,7 @@ class DataflowService:
         return reply(recovering.found(recovery))
 
     def _add_routes(self) -> None:
-        # Plain Starlette routes for the calls of services: a FastAPI route costs as much CPU as a
-        # push.
-        flow, post = self.flow, partial(self.app.router.add_route, methods=["POST"])
+        flow, post = self.flow, self.app.add_call
         leasing, training, state = flow.leasing, flow.training, flow.state
 
         def call(path: str, expected: type[Any], act: Callable[[Any], Message | None]) -> None:

@@ -120,14 +120,15 @@ class Journal:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def write(self, entry: Entry) -> None:
-        """Add an entry."""
-        self.count += 1
-        head, content = encode_record(entry, self._clock())
+    def write(self, *entries: Entry) -> None:
+        """Add entries, in one write."""
+        self.count += len(entries)
+        now = self._clock()
+        pieces = [piece for entry in entries for piece in encode_record(entry, now)]
         if self._bodies.holds:
-            self._entries.hold(head, content)
+            self._entries.hold(*pieces)
         else:
-            self._entries.append(head, content)
+            self._entries.append(*pieces)
 
     def keep(self, body: bytes | memoryview) -> BodyLocation:
         """Add a body, before the entry that names it."""

@@ -56,12 +56,13 @@ class Records:
         if self._steps is not None:
             self._steps.resume()
 
-    def append(self, entry: Entry) -> None:
-        """Append an entry to the journal."""
-        if isinstance(entry, Acknowledged):
-            self._acknowledged(entry)
+    def append(self, *entries: Entry) -> None:
+        """Append entries to the journal."""
+        for entry in entries:
+            if isinstance(entry, Acknowledged):
+                self._acknowledged(entry)
         if self._journal is not None:
-            self._journal.write(entry)
+            self._journal.write(*entries)
 
     def keep_body(self, body: bytes | memoryview) -> BodyLocation | None:
         """Keep the body of an accepted group. Files of bodies that are no longer needed are deleted
@@ -86,8 +87,10 @@ class Records:
     @property
     def write_error(self) -> str:
         """What the disk has no room for, and why; empty if everything is written."""
-        files = (self._journal, self._steps)
-        return next((file.trouble for file in files if file is not None and file.trouble), "")
+        for file in (self._journal, self._steps):
+            if file is not None and (trouble := file.trouble):
+                return trouble
+        return ""
 
     def lacking(self) -> str:
         """Why nothing else could be written to the disk now; empty if it could."""

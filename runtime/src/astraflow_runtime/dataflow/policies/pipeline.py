@@ -98,7 +98,8 @@ class PolicyPipeline:
             if policy not in self._policies:
                 self._first[policy.name] = attributes(policy.component)
         self._policies = policies
-        self._borrow = borrowing[0] if borrowing else None
+        self.borrowing = borrowing[0] if borrowing else None
+        """The policy that takes rows which another policy of the run sampled, if one does."""
         self._draw = draws[0] if draws else None
         self._shadow_draws = [policy for policy in drawing if policy.shadow]
         self._arrange = self._implementing(Arrange)
@@ -135,12 +136,7 @@ class PolicyPipeline:
     @property
     def chooses(self) -> bool:
         """Whether a policy takes part in the choice of each batch."""
-        return self._draw is not None or self._borrow is not None or bool(self._arrange)
-
-    @property
-    def borrowing(self) -> NamedPolicy | None:
-        """The policy that takes rows which another policy of the run sampled, if one does."""
-        return self._borrow
+        return self._draw is not None or self.borrowing is not None or bool(self._arrange)
 
     @property
     def decides_on_own_rows(self) -> list[str]:

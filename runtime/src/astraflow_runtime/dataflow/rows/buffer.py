@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from astraflow_core.types import BufferedRow
@@ -30,9 +30,15 @@ class RowBuffer:
         """Rows in the order in which they would be served."""
         return [row for _, _, row in self._fresh]
 
-    def add(self, row: Row) -> None:
-        """Insert a row in key order."""
-        insort(self._fresh, (self._key(row.item), row.item.arrival, row))
+    def add(self, rows: Iterable[Row]) -> None:
+        """Insert rows in key order."""
+        fresh, key = self._fresh, self._key
+        for row in rows:
+            entry = (key(row.item), row.item.arrival, row)
+            if fresh and entry < fresh[-1]:
+                insort(fresh, entry)
+            else:
+                fresh.append(entry)
 
     def drop_stale(self, oldest: int) -> list[Row]:
         """Drop fresh and kept rows with a version below ``oldest``; returns the fresh ones of them."""

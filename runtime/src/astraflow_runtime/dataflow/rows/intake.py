@@ -50,10 +50,10 @@ class GroupIntake:
         header = received.header
         check_sender(header)
         table = state.table_of(header.task)
-        if not table.owns(header.task):
-            raise Refused(409, table.why_not_held(header.task, header.raas))
         task = table.get(header.task)
         if task is None:
+            if not table.owns(header.task):
+                raise Refused(409, table.why_not_held(header.task, header.raas))
             return self._after_the_end(table, header.task, header.raas)
         check_incarnation(state, header)
         lease = task.lease_of(header.raas)
@@ -100,9 +100,6 @@ class GroupIntake:
                 judged=judged,
             )
         )
-        for policy in {received.header.sequences[row.index].policy for row in rows}:
-            if state.streams[policy].may_cut:
-                state.signals.trainer(policy)
         state.signals.work()
         self._stop_if_fruitless()
         return answer
@@ -111,8 +108,10 @@ class GroupIntake:
         """Stop a run of which no policy has anything to train on, however long it would wait."""
         state = self._state
         most = state.config.run.max_fruitless_groups
+        if most is None:
+            return
         watches = [stream.watch for stream in state.streams.values() if _is_watched(stream)]
-        if most is None or not watches or any(watch.fruitless < most for watch in watches):
+        if not watches or any(watch.fruitless < most for watch in watches):
             return
         reasons = "; ".join(f"policy {watch.policy!r}: {watch.why}" for watch in watches)
         state.stop(
@@ -123,8 +122,8 @@ class GroupIntake:
     def _wants_refill(self, header: GroupHeader, task: TaskRecord) -> bool:
         run, state = self._state.config.run, self._state
         return (
-            run.refill_groups
-            and header.late > 0
+            header.late > 0
+            and run.refill_groups
             and header.trajectories > 0
             and task.attempts + 1 < run.task_attempts
             and state.progress.state is RunState.RUNNING
@@ -190,13 +189,17 @@ class GroupIntake:
                 f"of {task.missing}"
             )
         newest = self._state.versions.newest
-        for policy in {sequence.policy for sequence in header.sequences}:
+        policies = {sequence.policy for sequence in header.sequences}
+        for policy in policies:
             if policy not in newest:
                 raise WireError(
                     f"a sequence names policy {policy!r}; the policies are {', '.join(newest)}"
                 )
         check_limits(received, self._state.limits)
         if not header.sequences:
+            return
+        most = np.maximum.reduce(received.versions)
+        if not task.pinned and most <= min(newest[name] for name in policies):
             return
         each = np.maximum.reduceat(received.versions, received.offsets[:-1])
         for sequence, highest in zip(header.sequences, each.tolist(), strict=True):
@@ -263,6 +266,8 @@ class GroupIntake:
             if ruling.refusal is None:
                 accepted = True
                 buffered += rows
+                if rows and stream.may_cut:
+                    state.signals.trainer(policy)
                 for other in takers if rows else ():
                     other.receive(rows)
                     if other.row_source.exclusive:
@@ -288,7 +293,7 @@ class GroupIntake:
         state, lease = self._state, task.lease_of(raas)
         record = state.fleet.get(raas)
         if lease is not None and record is not None:
-            record.group_took(state.clock() - lease.since)
+            state.fleet.group_took(record, state.clock() - lease.since)
         state.decided(task, raas)
 
     def _watch(self, stream: PolicyStream, share: PolicyShare | None, why_none: str) -> None:

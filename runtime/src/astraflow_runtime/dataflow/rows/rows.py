@@ -134,34 +134,30 @@ def shares_of(
     indexes: dict[str, list[int]] = {}
     for index, header in enumerate(headers):
         indexes.setdefault(header.policy, []).append(index)
-    # Computed from what the trainer gets, so that rewards which are equal there have no spread
-    # here.
-    rewards = np.array([header.reward for header in headers], dtype=np.float32).astype(np.float64)
-    own_reward = np.array([header.own_reward for header in headers], dtype=np.bool_)
-    lengths = np.array([header.length for header in headers], dtype=np.int32)
-    min_versions = np.array([header.min_version for header in headers], dtype=np.int32)
-    truncated = np.array([header.truncated for header in headers], dtype=np.bool_)
-    trajectory = np.array([header.trajectory for header in headers], dtype=np.int64)
     counts = trained.astype(np.int32)
     shares = {}
     for policy, of_policy in indexes.items():
         own = np.array(of_policy)
+        sequences = [headers[index] for index in of_policy] if len(indexes) > 1 else headers
+        # Computed from what the trainer gets, so that rewards which are equal there have no spread
+        # here.
+        rewards = np.array([header.reward for header in sequences], dtype=np.float32)
         summary = GroupSummary(
-            policy=policy,
-            prompt=prompt,
-            rewards=rewards[own],
-            lengths=lengths[own],
-            trained=counts[own],
-            min_versions=min_versions[own],
-            truncated=truncated[own],
-            version=versions[policy],
+            policy,
+            prompt,
+            rewards.astype(np.float64),
+            np.array([header.length for header in sequences], dtype=np.int32),
+            counts[own],
+            np.array([header.min_version for header in sequences], dtype=np.int32),
+            np.array([header.truncated for header in sequences], dtype=np.bool_),
+            versions[policy],
         )
         siblings = GroupRewards(
             received.header.trajectories,
             own,
-            trajectory[own],
+            np.array([header.trajectory for header in sequences], dtype=np.int64),
             summary.rewards,
-            own_reward[own],
+            np.array([header.own_reward for header in sequences], dtype=np.bool_),
             summary.trained,
         )
         statistics = group_statistics(summary.rewards)

@@ -217,38 +217,54 @@ class PolicyStream:
             self.reasons[ruling.refusal.reason] += 1
             return ruling, []
         self.groups_accepted += 1
-        updated = self.next_version(newest)
-        kept = []
-        for position, index in enumerate(share.indexes):
-            trained = int(share.summary.trained[position])
+        kept = self._kept(received, share, group, first_trajectory, newest)
+        if self.done:
+            self.rows.evicted += len(kept)
+        elif kept:
+            self.buffer.add(kept)
+            self.starved = False
+        return ruling, kept
+
+    def _kept(
+        self,
+        received: ReceivedGroup,
+        share: PolicyShare,
+        group: int,
+        first_trajectory: int,
+        newest: int,
+    ) -> list[Row]:
+        """The rows of an accepted group that have something to train and are not too stale; all are counted."""
+        oldest = self.staleness.oldest(self.next_version(newest))
+        headers, prompt_id = received.header.sequences, received.header.prompt_id
+        rewards, statistics = share.rewards, share.statistics
+        size, mean, std = statistics.size, statistics.mean, statistics.std
+        kept, untrained, stale = list[Row](), 0, 0
+        for position, trained in enumerate(share.summary.trained.tolist()):
             if trained == 0:
-                self.rows.untrained += 1
+                untrained += 1
                 continue
-            self.rows.accepted += 1
-            header = received.header.sequences[index]
-            if self.staleness.too_stale(header.min_version, updated):
-                self.rows.stale += 1
+            index = share.indexes[position]
+            header = headers[index]
+            if header.min_version < oldest:
+                stale += 1
                 continue
             item = BufferedRow(
-                arrival=self._arrivals,
-                prompt_id=received.header.prompt_id,
-                min_version=header.min_version,
-                length=header.length,
-                reward=header.reward,
-                group_size=share.statistics.size,
-                group_mean=share.statistics.mean,
-                group_std=share.statistics.std,
+                self._arrivals + len(kept),
+                prompt_id,
+                header.min_version,
+                header.length,
+                header.reward,
+                size,
+                mean,
+                std,
             )
             trajectory = first_trajectory + header.trajectory
-            row = Row(item, received, index, group, trajectory, trained, share.rewards, position)
-            self._arrivals += 1
-            kept.append(row)
-            if self.done:
-                self.rows.evicted += 1
-            else:
-                self.buffer.add(row)
-                self.starved = False
-        return ruling, kept
+            kept.append(Row(item, received, index, group, trajectory, trained, rewards, position))
+        self._arrivals += len(kept)
+        self.rows.untrained += untrained
+        self.rows.stale += stale
+        self.rows.accepted += len(kept) + stale
+        return kept
 
     def _judge(self, share: PolicyShare, newest: int, wanted: bool) -> Decision:
         if self.done and not wanted:

@@ -211,9 +211,13 @@ class Leasing:
         self.more_to_admit = False
         if lease_refusal(state, record, free) is not None:
             return None
-        if state.train.first(record.name) is None and not self._admit():
-            return None
-        return state.lease(state.train, record.name, record.capacity)
+        admitted = []
+        if state.train.first(record.name) is None:
+            admitted.append(entry := self._admit())
+            if not entry.task:
+                state.records.append(entry)
+                return None
+        return state.lease(state.train, record.name, record.capacity, after=admitted)
 
     def _next_second(self, record: RaasRecord, free: int) -> TaskRecord | None:
         task = second_task(self._state, record, free)
@@ -221,9 +225,9 @@ class Leasing:
             return None
         return self._state.lease_again(task, record.name, record.capacity)
 
-    def _admit(self) -> bool:
-        """Make the next prompt that the policies admit a task. The work of one call is bounded;
-        ``more_to_admit`` says that it ended at the bound."""
+    def _admit(self) -> PromptsConsumed:
+        """Make the next prompt that the policies admit a task; returns the entry for the journal. The work of one call is
+        bounded; ``more_to_admit`` says that it ended at the bound, without a task."""
         state, admission = self._state, self._state.admission
         offers = [admission.take()]
         while not offers[-1].admitted and len(offers) < REFUSALS_PER_CALL:
@@ -232,17 +236,14 @@ class Leasing:
         if last.forced:
             log.warning("%s", admission.why_forced(last.prompt))
         task = state.admit(last.prompt) if last.admitted else None
-        state.records.append(
-            PromptsConsumed(
-                cursor=admission.cursor.position,
-                task=task.id if task is not None else "",
-                prompt=last.prompt.id if task is not None else "",
-                forced=last.forced,
-                turned=rejections(offers),
-            )
-        )
         self.more_to_admit = task is None
-        return task is not None
+        return PromptsConsumed(
+            cursor=admission.cursor.position,
+            task=task.id if task is not None else "",
+            prompt=last.prompt.id if task is not None else "",
+            forced=last.forced,
+            turned=rejections(offers),
+        )
 
     def _message(self, task: TaskRecord) -> Task:
         state = self._state

@@ -55,6 +55,8 @@ class TaskRecord:
     @property
     def missing(self) -> int:
         """The number of trajectories to roll out."""
+        if not self.parts:
+            return self.group_size
         return self.group_size - sum(part.group.header.trajectories for part in self.parts)
 
     @property
@@ -160,7 +162,10 @@ class TaskTable:
 
     def first(self, raas: str = "") -> TaskRecord | None:
         """The task that is leased next, to ``raas`` if one is named."""
-        return next((task for task in self._queue if raas not in task.failed_on), None)
+        for task in self._queue:
+            if raas not in task.failed_on:
+                return task
+        return None
 
     @property
     def kept_from_some(self) -> list[TaskRecord]:

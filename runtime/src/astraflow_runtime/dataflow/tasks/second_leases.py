@@ -42,6 +42,8 @@ def second_task(state: FlowState, record: RaasRecord, free: int) -> TaskRecord |
         return None
     if record.group_s is None or record.behind(state.newest) != dict.fromkeys(state.newest, 0):
         return None
+    if not state.fleet.some_slower(GAIN * record.group_s):
+        return None
     best, last_s = None, 0.0
     soon = {record.name, *_as_soon(state, record.group_s)}
     for task in state.train.leased():
