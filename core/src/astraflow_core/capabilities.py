@@ -69,7 +69,7 @@ CAPABILITIES: dict[str, dict[str, str]] = {
         "sharded": "ranks of a trainer publish their own blocks",
         "collective": "needs an engine that receives weights by a collective",
         "ipc": "needs an engine that maps device memory of the trainer",
-        "plain_text": "has connections that nothing encrypts; refused in a run with [tls]",
+        "plain_text": "has unencrypted connections; refused in a run with [tls]",
     },
     "workflow": {
         "multi_turn": "several turns in an episode",

@@ -71,7 +71,7 @@ class PolicyEngine(Protocol):
     ) -> tuple[npt.NDArray[np.int32], Images]:
         """As :meth:`render`, for messages with images: content may be a list of parts, ``{"type": "text", "text"}`` or
         ``{"type": "image_url", "image_url": {"url"}}`` with a ``data:`` URL. :class:`astraflow_core.errors.UserError` for an
-        image that cannot be read, and for any if the policy has not ``images = true``."""
+        image that cannot be read, and for any if the policy is without ``images = true``."""
 
     def expand_images(
         self, tokens: npt.NDArray[np.int32], files: Sequence[bytes]
