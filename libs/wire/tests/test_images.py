@@ -78,7 +78,7 @@ def test_messages_are_split_into_placeholders_and_files() -> None:
         (image("file:///etc/passwd"), "at the address 'file://': nothing is fetched"),
         (image("data:image/png,abc"), "expected 'data:image/png;base64"),
         (image("data:image/png;base64,a!"), "is not base64"),
-        (image(url(b"GIF89a" + b"x" * 20)), "are no image; expected PNG, JPEG, WEBP"),
+        (image(url(b"GIF89a" + b"x" * 20)), "are not an image; expected PNG, JPEG, WEBP"),
         (image(url(bomb())), r"far more than 16777216 pixels, the most"),
         (image(url(bomb(5000, 5000))), "5000 × 5000 pixels; the most is 16777216"),
         (image(url(bomb(65, 1))), "65 × 1 pixels; one side may be at most 64 times the other"),
@@ -208,7 +208,7 @@ def test_images_that_a_model_does_not_read_are_refused() -> None:
             check_limits(ReceivedGroup(body), limits(a=model))
 
     good = sequence("a", [1], RED)
-    refused("'a': has an image; the policy has not images = true", pushed(good), None)
+    refused("'a': has an image; the policy is without images = true", pushed(good), None)
     refused("3 tokens; expected 4 placeholders", pushed(good), ImageModel(9, 4))
     refused("expected 3 placeholders, token 8", pushed(good), ImageModel(8, 3))
     versions = good.versions.copy()
@@ -217,7 +217,7 @@ def test_images_that_a_model_does_not_read_are_refused() -> None:
     refused("has more than 64 images", pushed(sequence("a", *[RED] * (MAX_IMAGES + 1))))
     data = b"no picture"
     other = ImageSpan(1, 3, digest_of(data), data)
-    refused("are no image", pushed(replace(good, images=(other,))))
+    refused("are not an image", pushed(replace(good, images=(other,))))
     check_limits(ReceivedGroup(pushed(good)), limits(a=MODEL))
 
 

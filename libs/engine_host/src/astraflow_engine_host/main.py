@@ -143,7 +143,7 @@ class EngineHost:
             return
         except Exception as error:  # noqa: BLE001 - raised again by the client, for the one call
             reply = protocol.frames(protocol.Failed(message.call, as_failure(error)))
-        if self._socket.closed:  # the host ended meanwhile, and nobody is there to read it
+        if self._socket.closed:  # the host has exited meanwhile, and there is no reader
             return
         await self._socket.send_multipart(reply)
         if isinstance(message, protocol.Close):

@@ -178,8 +178,8 @@ class Close(HostMessage, frozen=True, tag="close"):
 
 
 class Ready(HostMessage, frozen=True, tag="ready"):
-    """The engine has started; ``direct``: it is a :class:`astraflow_core.protocols.engine.DirectEngine`, with so
-    many ``workers``."""
+    """The engine has started; ``direct``: it is a :class:`astraflow_core.protocols.engine.DirectEngine`, with ``workers``
+    processes."""
 
     context_length: int
     temperature: bool
@@ -432,11 +432,11 @@ KNOWN: dict[str, type[Exception]] = {
     "PluginError": errors.PluginError,
     "PreflightError": errors.PreflightError,
 }
-"""Failures that callers can tell apart; they arrive as their own type."""
+"""Failures that callers can distinguish; they arrive as their own type."""
 
 
 def as_exception(failure: Failure) -> Exception:
-    """The exception that a failure stands for: its own type if callers can tell it apart, else
+    """The exception that a failure stands for: its own type if callers can distinguish it, else
     :class:`EngineError`."""
     if known := KNOWN.get(failure.kind):
         return known(failure.message)

@@ -1,4 +1,4 @@
-"""Chats that a workflow holds with a policy by itself, without the server."""
+"""Chats that a workflow holds with a policy directly, without the server."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class ModelTurn:
 
 @dataclass
 class Conversation:
-    """A chat with ``policy``, which is shown ``messages`` and may call ``tools``. Each reply goes on from the recorded
-    ids where the template of the model allows it. Conversations of one episode know nothing of each other, also if they are
+    """A chat with ``policy``, which is shown ``messages`` and may call ``tools``. Each reply continues the recorded
+    ids where the template of the model allows it. Conversations of one episode are independent, even
     with the same policy."""
 
     episode: Episode

@@ -1,4 +1,4 @@
-"""What an adapter has to look like to fit a model, known from the model's folder."""
+"""What an adapter must look like to fit a model, according to the model's folder."""
 
 from __future__ import annotations
 

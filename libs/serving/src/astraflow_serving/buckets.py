@@ -10,5 +10,5 @@ __all__ = ["Bucket", "Delivery", "DeviceMemory", "Rendezvous", "digest_of_buffer
 
 
 def digest_of_buffer(data: memoryview) -> str:
-    """What a bucket's ``digest`` has to be."""
+    """The expected ``digest`` of a bucket."""
     return xxhash.xxh3_128_hexdigest(data)

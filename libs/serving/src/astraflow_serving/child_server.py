@@ -1,4 +1,4 @@
-"""A server as a child of ours, or one that runs already; how it is started and why it ended."""
+"""A server started as a child process, or one that is already running; how it is started and why it ended."""
 
 from __future__ import annotations
 

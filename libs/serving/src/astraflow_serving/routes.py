@@ -67,7 +67,7 @@ class Routes:
         return {SESSION: request.session} if self.routed and request.session else {}
 
     async def tell_others(self, path: str, body: Mapping[str, Any]) -> None:
-        """Post to all servers but our own; one that is gone has nothing to be told."""
+        """Post to all servers but our own; one that has exited needs no request."""
         told = (client.post(path, body) for client in self._others)
         for answer in await asyncio.gather(*told, return_exceptions=True):
             if isinstance(answer, BaseException) and not isinstance(answer, AstraFlowError):

@@ -115,7 +115,7 @@ def _refuse_others(model: Any, who: str) -> None:
     layers = sorted({type(child).__name__ for child in model.modules() if not _kind(child)})
     if layers:
         raise UserError(
-            f"{who}: batch_invariant is not made for {', '.join(layers)} of {type(model).__name__}; {remedy}"
+            f"{who}: batch_invariant does not support {', '.join(layers)} of {type(model).__name__}; {remedy}"
         )
     text = model.config.get_text_config()
     kinds = set(getattr(text, "layer_types", None) or ())

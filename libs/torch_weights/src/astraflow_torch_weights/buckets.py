@@ -62,7 +62,7 @@ def _torn(number: int, bucket: Bucket, buffer: torch.Tensor) -> list[str]:
     found = digest_of_buffer(buffer.cpu().numpy().data)
     if found == bucket.digest:
         return []
-    return [f"bucket {number} has the digest {found}, announced was {bucket.digest}"]
+    return [f"bucket {number} has the digest {found}; expected {bucket.digest} as announced"]
 
 
 def tensors_of(

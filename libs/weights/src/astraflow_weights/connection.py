@@ -49,9 +49,9 @@ class Answer:
 
 
 class Connection:
-    """Connected from construction on, with the TLS of this process. ``round_trip_s`` is how long that took; ``used`` tells
-    whether an answer has come over it. Any method may raise :class:`OSError`; the connection is of no use then. A publisher
-    that cannot be trusted raises :class:`PublisherFailed`."""
+    """Connected from construction on, with the TLS of this process. ``round_trip_s`` is how long that took; ``used``:
+    whether it has carried a response. Any method may raise :class:`OSError`; the connection is unusable then. An invalid
+    response of the publisher raises :class:`PublisherFailed`."""
 
     def __init__(self, address: SplitResult, timeout: float) -> None:
         secure = address.scheme == "https"
@@ -91,8 +91,8 @@ class Connection:
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self.socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
 
-    def tell(self, method: str, path: str, headers: dict[str, str]) -> None:
-        """Send a request whose answer does not matter: it is passed over when it comes."""
+    def send_and_forget(self, method: str, path: str, headers: dict[str, str]) -> None:
+        """Send a request whose response does not matter: it is skipped when it arrives."""
         self.send(method, path, headers)
         self._owed += 1
 
@@ -167,7 +167,7 @@ class Connection:
     def interrupt(self) -> None:
         """Let whoever reads or writes fail at once, from any thread."""
         with contextlib.suppress(OSError):
-            # That of ssl first forgets its keys: another thread would go on in clear text.
+            # That of ssl discards its keys first: another thread would continue in clear text.
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ BAD_ATTEMPTS = 4
 
 
 class BadAnswer(ConnectionError):
-    """What came is no HTTP answer, ended early, or may pass: the request is worth another attempt."""
+    """The response was not HTTP, ended early, or reported a temporary failure: the request is worth another attempt."""
 
 
 class PublisherFailed(Exception):
@@ -23,7 +23,7 @@ class MissingObject(PublisherFailed):
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Failures in a row of one stream, and how much good had arrived by any at the last."""
+    """Consecutive failures of one stream, and how much valid data all streams had received at the last."""
 
     count: int = 0
     progress: int = -1

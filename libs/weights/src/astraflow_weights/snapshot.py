@@ -64,7 +64,7 @@ class Snapshotter:
     ) -> Snapshot:
         """Copy ``tensors``, in any order, into a buffer; with the digest of a ``base`` they are an adapter.
         Raises :class:`WeightsError` if they are not those of the earlier versions, or ``version`` is not
-        above all before it; nothing is kept then."""
+        above all earlier ones; nothing is kept then."""
         check_follows(self._policy, version, self.newest)
         if self._layout is None:
             tensors = self._learn_layout(tensors)

@@ -40,7 +40,7 @@ def encode_completions(
     incarnation: int,
 ) -> bytes:
     """The body of ``POST /v1/groups`` for ``task``, by the ``incarnation`` that ``raas`` registered as: each episode is ``prompt`` (token ids int ``[P]``), which is
-    not trained, and what ``policy`` sampled after it. ValueError if the columns of an episode have not one length, or
+    not trained, and what ``policy`` sampled after it. ValueError if the columns of an episode differ in length, or
     hold what is not a number of int32 (tokens, versions) or float32 (log-probs).
     """
     trajectories = tuple(_trajectory(policy, prompt, episode) for episode in episodes)

@@ -106,7 +106,7 @@ class Frame:
             position += _padded(size)
 
     def check_count(self, expected: int) -> None:
-        """:class:`WireError` unless there are so many buffers."""
+        """Raise :class:`WireError` unless the frame has that many buffers."""
         if len(self.buffers) != expected:
             raise WireError(f"the frame has {len(self.buffers)} buffers; {expected} were expected")
 

@@ -117,8 +117,8 @@ class GroupHeader(
     columns that the group has, in the order of their table. ``episodes``: the text of each trajectory if the rollout
     store keeps the group; else none. ``spans``: those of a prompt that a tracker traces. ``routing``, if the experts of
     tokens were recorded: policy → layers with experts, experts of a token in each, and bytes of an id. The last buffer
-    but that of images has the ids of each token of each sequence of these policies, all bits set where nobody recorded
-    them. ``images``, if policies saw some: places of images and, in the last buffer, each image file once; places count the
+    but that of images has the ids of each token of each sequence of these policies, all bits set where none were
+    recorded. ``images``, if policies saw some: places of images and, in the last buffer, each image file once; places count the
     tokens of all sequences.
 
     400: the columns contradict the header: their number and sizes, another ``min_version``; or a metric has another
@@ -127,19 +127,19 @@ class GroupHeader(
     policy, a trained token or the first of a sequence with or without a version as it must not be, a log-prob that is
     not from -44 to 0 (0.001 above is rounding) or, where the version is -1, not 0, a reward beyond ±1e14, a value of
     a sparse column beyond it or of a token that no policy sampled, a sequence longer than the model's context, a
-    negative count, experts that the model of the policy has not or that the run does not record.
-    400: images of a policy that has not ``images = true``, with another digest than their bytes, of another format than
+    negative count, experts that the model of the policy does not have or that the run does not record.
+    400: images of a policy without ``images = true``, with another digest than their bytes, of another format than
     PNG, JPEG and WebP, of more than 4 MiB or 16,777,216 pixels, more than 64 of a sequence, over tokens that were sampled or
     are not those that the model has for an image.
     400: the group does not fit its task: another prompt or evaluation set, more trajectories, rejected and late ones
     together than asked for.
     400: a version that was never announced or, in evaluation, not the pinned one.
-    400: a sequence of a policy that the run has not.
+    400: a sequence of a policy that the run does not have.
     409: the sender does not hold this task (any longer); the reason says why.
     404: this incarnation is not known: it must register (again).
     409: another process has registered as this RaaS since; the reason says when.
-    503: the dataflow was restarted and must hear from this RaaS first which versions it serves: try again after the next
-    heartbeat."""
+    503: the dataflow was restarted and must first learn from this RaaS which versions it serves: try again after the
+    next heartbeat."""
 
     raas: Name
     task: Name

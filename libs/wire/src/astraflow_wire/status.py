@@ -16,7 +16,7 @@ ENDED = ("finished", "stopped", "failed")
 
 
 class TaskCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Tasks by what became of them; ``admitted`` is the sum of the others."""
+    """Tasks by outcome; ``admitted`` is the sum of the others."""
 
     admitted: int = 0
     """tasks ever made"""

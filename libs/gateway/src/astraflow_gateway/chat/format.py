@@ -59,7 +59,7 @@ To call one, write a JSON object with its name and its arguments:
 
 
 def told_of_tools(native: bool) -> str:
-    """A text that tells a model of a tool: ``native``, as the template gets it, else in plain text. A tokenizer that
+    """A text that describes a tool to a model: ``native``, as the template gets it, else in plain text. A tokenizer that
     cannot encode it knows no tools."""
     tool = json.dumps(_TOOL)
     return tool if native else _OFFER.format(tools=tool)
@@ -67,9 +67,9 @@ def told_of_tools(native: bool) -> str:
 
 class ChatFormat:
     """How a policy's template is to be used. ``tool_style`` is the form in which its model writes tool calls (a key
-    of :data:`~astraflow_gateway.chat.replies.STYLES`); with ``native_tools`` false the template knows
-    nothing of tools, and they are told in plain text, in the form of Hermes. ``reasons``: the template keeps
-    reasoning apart. With ``plain_calls`` tools are told in plain text whatever the template knows, and called as
+    of :data:`~astraflow_gateway.chat.replies.STYLES`); with ``native_tools`` false the template has
+    no support for tools, and they are described in plain text, in the form of Hermes. ``reasons``: the template keeps
+    reasoning apart. With ``plain_calls`` tools are described in plain text whatever the template supports, and called as
     :mod:`astraflow_gateway.chat.python_calls` says."""
 
     def __init__(self, engine: ChatModel, plain_calls: bool = False) -> None:
@@ -160,7 +160,7 @@ class ChatFormat:
 
 
 def _short_ids(message: Message) -> Message:
-    """Mistral's templates refuse ids of tool calls that have not nine letters and digits."""
+    """Mistral's templates refuse ids of tool calls that are not nine letters and digits."""
     if "tool_call_id" in message:
         return {**message, "tool_call_id": _short_id(message["tool_call_id"])}
     if "tool_calls" in message:

@@ -1,4 +1,4 @@
-"""The conversations of an episode: which recorded call a request goes on from, and the token ids of its prompt."""
+"""The conversations of an episode: which recorded call a request continues, and the token ids of its prompt."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Tools = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """A recorded reply: its message and the call that sampled it. ``start`` is what the reply was
-    made to begin with; ``cut`` says that a stop sequence cut what the agent got."""
+    """A recorded reply: its message and the call that sampled it. ``start`` is the forced beginning
+    of the reply; ``cut`` says that a stop sequence cut what the agent got."""
 
     message: Message
     call: Call
@@ -103,7 +103,7 @@ class History:
     def _continued(
         self, turn: RecordedTurn, said: Sequence[Message], at: int, tools: Tools, text: str
     ) -> tuple[str, int]:
-        """The outcome; and where in ``text`` begins what comes after the turn's sampled tokens, if they go on."""
+        """The outcome; and the position in ``text`` after the turn's sampled tokens, if they are continued."""
         if turn.cut:
             return "stop", 0
         asked = self.format.text(said[:at], tools, True)

@@ -19,7 +19,7 @@ _LONGEST = 4096
 
 
 def offer(tools: Sequence[Mapping[str, Any]]) -> str:
-    """A text that tells a model of tools."""
+    """A text that describes tools to a model."""
     lines = "\n".join(_signature(tool["function"]) for tool in tools)
     return f"You can call these functions. Write a call alone on a line.\n{lines}"
 
@@ -62,7 +62,7 @@ def _call(line: str) -> tuple[str, str] | None:
         return None
     name = line[: line.index("(")]
     try:
-        # The name may have letters that Python's names have not, such as a hyphen.
+        # The name may have characters that Python's names cannot have, such as a hyphen.
         call = ast.parse("f" + line[len(name) :], mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
             return None

@@ -21,7 +21,7 @@ Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], st
 
 class Quoting:
     """Encodes rendered messages. Where a question, the result of a tool or the description of one has the text of a
-    special token (``<|im_end|>``), it is encoded as the letters that it is written with, so that nobody but the template
+    special token (``<|im_end|>``), it is encoded as the letters that it is written with, so that only the template
     ends a message. What assistants said is encoded as their model writes it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a conversation by the template of a model: does each turn continue the token ids of the one before?"""
+"""How the template of a model renders a conversation: does each turn continue the token ids of the previous one?"""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ConversationCheck:
     """What the gateway does with one fixed conversation.
 
     ``outcomes``: of each request after the first, a key of :class:`~astraflow_gateway.chat.history.PromptPlan`.
-    ``append_only``: each prompt begins with the text of the one before and of its reply, letter by letter. The gateway
+    ``append_only``: each prompt begins with the exact text of the previous one and of its reply. The gateway
     also continues where a template only writes a tool call or white space in another way. ``refused`` is why the
     template refuses the conversation, else empty.
     """

@@ -16,8 +16,8 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request that was read, and how its answer is told: as a ``whole``, or in ``events`` (server-sent, encoded) if
-    ``stream``. Both depend on the answer alone, so that a retry is told the same."""
+    """A request that was read, and the form of its reply: as a ``whole``, or in ``events`` (server-sent, encoded)
+    if ``stream``. Both depend on the answer alone, so that a retry gets the same."""
 
     wanted: ModelRequest
     stream: bool

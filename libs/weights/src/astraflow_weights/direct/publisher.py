@@ -1,4 +1,4 @@
-"""The trainer's half of transports that deliver versions into engines: HTTP, and a desk where engines ask."""
+"""The trainer's half of transports that deliver versions into engines: HTTP, and a delivery server for engines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DirectHttpPublisher(HttpPublisher):
         *,
         base: str | None = None,
     ) -> Manifest:
-        """As :meth:`HttpPublisher.publish`; a whole version that is not empty can be had directly too."""
+        """As :meth:`HttpPublisher.publish`; a whole version that is not empty can also be delivered directly."""
         manifest = super().publish(version, tensors, derives_from, base=base)
         if manifest.kind == "full" and any(spec.end > spec.start for spec in manifest.tensors):
             self.begin(version)
@@ -43,7 +43,7 @@ class DirectHttpPublisher(HttpPublisher):
         raise Refused(404, f"version {version} is not delivered; fetch it by HTTP")
 
     def done(self, version: int, ticket: str) -> None:
-        """An engine needs its delivery no longer."""
+        """An engine no longer needs its delivery."""
 
     def close(self) -> None:
         """Stop serving and free everything; closing twice is allowed."""

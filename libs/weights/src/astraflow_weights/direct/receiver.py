@@ -100,7 +100,7 @@ class DirectHttpReceiver(HttpReceiver):
 
 
 def reason(content: bytes) -> str:
-    """Why a desk refuses, in its words."""
+    """The reason that a delivery server gives for a refusal."""
     try:
         return from_json(content, _Refusal, "no reason").error
     except WireError:

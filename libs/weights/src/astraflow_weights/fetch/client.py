@@ -42,7 +42,7 @@ STALL_S = 20.0
 PER_STREAM = 1 << 20
 FAR_S = 0.02
 FAR_FACTOR = 4
-"""On a round trip above ``FAR_S`` so many times the streams start, since each starts slowly."""
+"""Factor by which the initial number of streams grows on a round trip above ``FAR_S``, since each starts slowly."""
 MOST_FACTOR = 8
 
 
@@ -205,11 +205,11 @@ class VersionClient:
         return connection
 
     def ask(self, connection: Connection, what: str, headers: dict[str, str]) -> None:
-        """Send a request; :meth:`answer` reads what comes."""
+        """Send a request; :meth:`answer` reads the response."""
         connection.send("GET", f"{self._path}/{what}", self._headers | headers)
 
     def answer(self, connection: Connection) -> Answer:
-        """The next answer, if it is a good one. Raises :class:`OSError` for what may pass."""
+        """The next response, if it is valid. Raises :class:`OSError` for temporary failures."""
         answer = connection.answer()
         if answer.status in (200, 206):
             self._seen = True
@@ -220,7 +220,7 @@ class VersionClient:
         raise (MissingObject if answer.status == 404 else PublisherFailed)(reason)
 
     def keep(self, connection: Connection) -> None:
-        """Leave a connection, on which nothing is under way, to the next call or version."""
+        """Return an idle connection to the pool, for the next call or version."""
         with self._lock:
             self._open.discard(connection)
         if self.stopped or connection.closing:
@@ -235,19 +235,19 @@ class VersionClient:
         connection.close()
 
     def count(self, received: int) -> None:
-        """Note bytes that have arrived."""
+        """Count received bytes."""
         with self._lock:
             self.received += received
 
     def succeeded(self) -> None:
-        """Something good has arrived: failures so far are forgiven."""
+        """Valid data has arrived: reset the count of failures."""
         with self._lock:
             self._progress += 1
 
     def pause_after(self, error: Exception, before: Failures) -> Failures:
-        """Wait a little longer after each failure in a row of one stream, and give the publisher up after
-        some; ``before`` is what the call after the failure before has returned. Streams count for
-        themselves, since one break of a link fails them all."""
+        """Wait a little longer after each failure in a row of one stream, and give up the publisher
+        after several; ``before`` is the result of the call after the previous failure. Streams
+        count separately, since one break of a link fails them all."""
         self.raise_if_stopped()
         with self._lock:
             progress = self._progress
@@ -297,12 +297,12 @@ class VersionClient:
             return body
 
     def _release(self) -> None:
-        """Tell the publisher that this reader is done; the lease would end by itself."""
+        """Notify the publisher that this reader is done; otherwise its lease would expire."""
         path = f"{self._path}/readers/{self._headers[READER_HEADER]}"
         with contextlib.suppress(OSError):
             connection = self.connect()
             try:
-                connection.tell("DELETE", path, self._headers)
+                connection.send_and_forget("DELETE", path, self._headers)
             except OSError:
                 self.drop(connection)
                 raise

@@ -42,7 +42,7 @@ class BlockSource(Protocol):
         :meth:`BlockFile.time_left` often while it waits."""
 
     def close(self) -> None:
-        """Let go of the publisher."""
+        """Release the publisher."""
 
 
 class BlockFile:
@@ -103,7 +103,7 @@ class BlockFile:
         return True
 
     def end(self) -> None:
-        """Nothing is written any longer, whatever threads still do."""
+        """End writing; later writes of threads are ignored."""
         with self._lock:
             self._ended = True
 

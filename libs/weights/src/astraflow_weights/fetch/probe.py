@@ -1,4 +1,4 @@
-"""Measures the way from a publisher to this host before anything is fetched: briefly, and a bounded number of bytes."""
+"""Measures the connection from a publisher to this host before anything is fetched: briefly, with a bounded number of bytes."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def probe(
     longest_s: float = LONGEST_S,
     most_bytes: int = MOST_BYTES,
 ) -> Link:
-    """Measure the way to the first of the version's publishers that delivers, by ranges of its data, which are not
+    """Measure the connection to the first of the version's publishers that delivers, by ranges of its data, which are not
     kept. Whatever the publisher does, it ends within ``longest_s`` and half a second (three seconds if its name is
-    not resolved) and has then received at most ``most_bytes`` of bodies. Raises :class:`WeightsError` with what kept
-    it from measuring."""
+    not resolved) and has then received at most ``most_bytes`` of bodies. Raises :class:`WeightsError` with the reason
+    if it cannot measure."""
     if announcement.size < LEAST_BYTES:
         size = announcement.size / 1e6
         raise WeightsError(f"a version of {size:.1f} MB is too small to measure bandwidth")

@@ -36,7 +36,7 @@ def download_from(
     client: VersionClient, manifest: Manifest, opened: OpenFile, done: Blocks
 ) -> None:
     """:func:`astraflow_weights.fetch.download.download` from the sources of ``client`` at once, of each what it
-    serves. One that fails does not keep the others from delivering; then :class:`PublisherFailed` says who
+    serves. If one fails the others still deliver; then :class:`PublisherFailed` says who
     did not deliver what."""
 
     def fetch(source: VersionClient, named: Source) -> str:

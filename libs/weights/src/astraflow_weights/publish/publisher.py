@@ -58,7 +58,7 @@ class HttpPublisher:
 
     @property
     def figures(self) -> Mapping[str, float]:
-        """What the companion has to say about the newest version, in its attribute ``figures`` if it has one."""
+        """The companion's figures about the newest version, if it has an attribute ``figures``."""
         found: Mapping[str, float] = getattr(self._companion, "figures", {})
         return found
 

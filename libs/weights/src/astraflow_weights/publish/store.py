@@ -1,4 +1,4 @@
-"""The versions on offer: which exist, who reads them, when their memory may go."""
+"""The versions on offer: which exist, who reads them, when their memory may be freed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_OBJECTS = 256
 @dataclass(slots=True)
 class StoredVersion:
     """A version on offer: ``objects`` are named bytes that belong to it, such as deltas from others;
-    ``arrivals`` the blocks that are there, if some are still to come."""
+    ``arrivals`` the blocks that have arrived, if some are still to come."""
 
     snapshot: Snapshot
     arrivals: Arrivals | None = None

@@ -16,7 +16,7 @@ MAX_ANSWER = 16 << 20
 
 
 class WorkerGone(Exception):
-    """A worker will not reply any more; the text says why."""
+    """A worker will not reply again; the text says why."""
 
 
 class WorkerEnded(WorkerGone):
@@ -98,7 +98,7 @@ class WorkerChannel(MessageProtocol):
 
     def __init__(self) -> None:
         super().__init__()
-        self._heard: asyncio.Future[None] | None = None
+        self._answered: asyncio.Future[None] | None = None
 
     async def call(self, body: bytes) -> bytes:
         """Call the worker; returns its reply."""
@@ -112,14 +112,14 @@ class WorkerChannel(MessageProtocol):
         while (body := self.next_message()) is None:
             if self.ended:
                 raise WorkerEnded("ended")
-            self._heard = asyncio.get_running_loop().create_future()
-            await self._heard
+            self._answered = asyncio.get_running_loop().create_future()
+            await self._answered
         return body
 
     def changed(self) -> None:
         """Wake who waits."""
-        if self._heard is not None and not self._heard.done():
-            self._heard.set_result(None)
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_result(None)
 
 
 def answer_calls(connection: socket.socket, answer: Callable[[bytes], bytes]) -> None:

@@ -55,7 +55,7 @@ EVERYTHING = Grant("run")
 def process_token(token: str, role: Role, name: str, generation: int = 0, ends: int = 0) -> str:
     """The token of one process or person, derived from the run's; empty for a run without one.
 
-    Raises :class:`ValueError` for a name that is none, and for a ``token`` that is not the run's.
+    Raises :class:`ValueError` for an invalid name, and for a ``token`` that is not the run's.
     """
     if not token:
         return ""

@@ -271,7 +271,7 @@ class Listener:
             self._limits.warn("a connection was closed at once: %s", error.strerror)
 
     async def _begins_with_tls(self, connection: socket.socket) -> bool:
-        """Whether a peer begins a handshake; one that speaks plain HTTP is told so."""
+        """Whether a peer begins a handshake; one that speaks plain HTTP gets an error reply."""
         arrived = asyncio.Event()
         self._loop.add_reader(connection, arrived.set)
         try:

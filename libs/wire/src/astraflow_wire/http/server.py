@@ -341,7 +341,7 @@ class Server:
     """An app served inside the running event loop, from :meth:`start` to :meth:`stop` or within ``async with``; the
     socket is bound in the constructor, which waits up to ``give_up_after_s`` for a port that is in use to become free.
     ``limits``: connections at a time, by default what :meth:`Limits.of_process` allows.
-    ``own_keys``: each route checks a key of its own, so that an app without a token may listen
+    ``own_keys``: each route checks its own key, so an app without a token may listen
     beyond loopback. ``tls`` encrypts connections, by default that of this process; with ``own_tls`` there is no default: browsers
     and agents have no certificate of a run.
     """

@@ -27,7 +27,7 @@ def check_images(group: ReceivedGroup, models: Mapping[str, ImageModel | None]) 
         who = f"RaaS {group.header.raas!r:.80}, sequence {index} of policy {policy!r:.80}"
         counts[index] += 1
         if (model := models.get(policy)) is None:
-            raise WireError(f"{who}: has an image; the policy has not images = true in this run")
+            raise WireError(f"{who}: has an image; the policy is without images = true in this run")
         if counts[index] > MAX_IMAGES:
             raise WireError(f"{who}: has more than {MAX_IMAGES} images")
         tokens = group.tokens[image.start : image.end]

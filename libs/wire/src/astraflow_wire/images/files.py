@@ -39,7 +39,7 @@ def opened(data: bytes | memoryview) -> Any:
             image = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:
         raise ValueError(
-            f"{len(data)} bytes are no image; expected {', '.join(FORMATS)}"
+            f"{len(data)} bytes are not an image; expected {', '.join(FORMATS)}"
         ) from error
     except Image.DecompressionBombError as error:
         raise ValueError(

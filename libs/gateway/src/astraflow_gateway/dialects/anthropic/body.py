@@ -54,7 +54,7 @@ class MessagesPrompt(msgspec.Struct, kw_only=True):
 
 
 class MessagesBody(MessagesPrompt, kw_only=True):
-    """A conversation that the model is to go on with."""
+    """A conversation that the model is to continue."""
 
     max_tokens: int
     stop_sequences: list[str] | None = None
@@ -200,8 +200,8 @@ def _result(block: Mapping[str, Any], place: str, names: Names, told: Mapping[st
 
 
 def _referred(block: Any, place: str, told: Mapping[str, str]) -> Any:
-    """A reference to a tool that was not offered before (``defer_loading``), as text that describes it: what stands before
-    stays as it was, so that the turns go on being one sequence."""
+    """A reference to a tool that was not offered before (``defer_loading``), as text that describes it: the text before
+    it is unchanged, so that the turns remain one sequence."""
     if not isinstance(block, dict) or block.get("type") != "tool_reference":
         return block
     name = _field(block, "tool_name", str, place)

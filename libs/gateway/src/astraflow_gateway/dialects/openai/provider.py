@@ -14,7 +14,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class StreamOptions(msgspec.Struct):
-    """What a stream of chunks has beside them: with ``include_usage``, a last chunk with the numbers of tokens."""
+    """What a stream has in addition to chunks: with ``include_usage``, a last chunk with the numbers of tokens."""
 
     include_usage: bool = False
 

@@ -98,7 +98,7 @@ def _other(item: Mapping[str, Any], kind: Any, place: str, names: Names) -> Mess
 
 
 def _content(content: Any, place: str) -> Content:
-    """What the user or a tool says, which may show images."""
+    """A message of the user or a tool; it may have images."""
     if isinstance(content, str):
         return content
     parts: list[Part] = []
