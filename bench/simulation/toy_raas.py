@@ -52,7 +52,7 @@ class ToyRefresh:
         self.seen, self.serving, self._loading = -1, None, None
         self._digests.clear()
 
-    def hear(self, announcement: Announcement) -> None:
+    def on_announced(self, announcement: Announcement) -> None:
         """A version was announced."""
         self.seen = max(self.seen, announcement.version)
         self._digests[announcement.version] = announcement.digest

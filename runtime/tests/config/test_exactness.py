@@ -27,14 +27,14 @@ def test_the_pair_torch_and_torch_is_exact() -> None:
         (BOTH[1:], f"{ENGINE}.batch_invariant: must be true too: {TRAINER} has"),
         (
             [BOTH[1], f"{ENGINE}.use=hf"],
-            "which 'hf' cannot give; the pairs that can: engine 'torch' with trainer 'torch'",
+            "which 'hf' cannot provide; the pairs that can: engine 'torch' with trainer 'torch'",
         ),
         (
             [BOTH[0], f"{TRAINER}.use=fsdp", f"{TRAINER}.publish_dtype=bfloat16"],
-            "which 'fsdp' cannot give; the pairs that can: engine 'torch' with trainer 'torch'",
+            "which 'fsdp' cannot provide; the pairs that can: engine 'torch' with trainer 'torch'",
         ),
         ([*BOTH, f"{TRAINER}.device=cuda"], "same kind of device on both sides, not 'auto' and"),
-        ([*BOTH, "policies.solver.router_replay=true"], "router_replay: batch_invariant is not"),
+        ([*BOTH, "policies.solver.router_replay=true"], "router_replay: batch_invariant does not"),
         ([*BOTH, f"{TRAINER}.publish_dtype=bfloat16"], 'needs publish_dtype = "float32", since'),
         ([*BOTH, f"{TRAINER}.compute_dtype=bfloat16"], 'needs compute_dtype = "float32"'),
         ([*BOTH, f"{TRAINER}.lora_rank=4"], "needs lora_rank = 0: an engine merges adapters"),

@@ -53,7 +53,9 @@ def test_rows_with_and_without_them_share_a_batch(b, restarted):
 def test_they_are_refused_where_the_policy_reads_none(bench, config, tmp_path):
     b = bench(config(policy__batch_sequences=4), journal=tmp_path).begin()
     (task, _), _ = b.lease(4)
-    with pytest.raises(WireError, match="'solver': has an image; the policy has not images = true"):
+    with pytest.raises(
+        WireError, match="'solver': has an image; the policy is without images = true"
+    ):
         b.push(task, seen=[seen(RED), ()])
 
 

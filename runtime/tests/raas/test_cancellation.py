@@ -54,7 +54,7 @@ def test_the_refresh_ends_though_it_was_woken_at_that_moment(tmp_path):
         receiver.fetch = fail
         refresh = WeightRefresh([LocalEngine()], receiver, "keep", deadline_s=5, drain_s=5)
         life = asyncio.create_task(refresh.run())
-        refresh.hear(Announcement("solver", 0, "fake", ("x",), "d", 10))
+        refresh.on_announced(Announcement("solver", 0, "fake", ("x",), "d", 10))
         async with asyncio.timeout(5):
             while [wait.for_whom for wait in refresh.waits()] != ["a retry"]:
                 await asyncio.sleep(0.005)

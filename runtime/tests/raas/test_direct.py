@@ -61,7 +61,7 @@ def calls_of(tmp_path, engine, transport, versions=(1,), mode="keep"):
         engine.changed = refresh.wake
         task = asyncio.create_task(refresh.run())
         for version in versions:
-            refresh.hear(Announcement("solver", version, "fake", ("x",), "d", 10))
+            refresh.on_announced(Announcement("solver", version, "fake", ("x",), "d", 10))
             # A swap counts before its delivery is given back; whoever is cancelled between resumes once more.
             while refresh.times.swaps < version or refresh.waits():
                 await asyncio.sleep(0.005)

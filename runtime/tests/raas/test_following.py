@@ -55,7 +55,7 @@ def test_it_serves_versions_that_are_so_many_behind(tmp_path):
         async with following_by(3, tmp_path) as (refresh, engine):
             served = []
             for version in range(12):
-                refresh.hear(announce(version))
+                refresh.on_announced(announce(version))
                 # The version of each third announcement is set aside, and the one before it served.
                 expected = max(0, version // 3 - 1) * 3
                 await until(lambda: refresh.serving == expected)  # noqa: B023
@@ -79,9 +79,9 @@ def test_one_that_joins_later_begins_with_what_is_newest_then(tmp_path):
                 (44, 37, 41),
                 (45, 41, 45),
             ):
-                refresh.hear(announce(version))
+                refresh.on_announced(announce(version))
                 await until(lambda: refresh.serving == serves and f"v{aside}" in files(tmp_path))  # noqa: B023
-            refresh.hear(announce(44))
+            refresh.on_announced(announce(44))
             # A file goes, in a thread, before the refresh that released it is over.
             await until(lambda: files(tmp_path) == ["v41", "v45"] and refresh.waits() == [])
 
@@ -92,7 +92,7 @@ def test_an_engine_that_is_started_again_gets_the_version_that_it_had(tmp_path):
     async def scenario():
         async with following_by(2, tmp_path) as (refresh, engine):
             for version, serves in ((0, 0), (2, 0), (4, 2)):
-                refresh.hear(announce(version))
+                refresh.on_announced(announce(version))
                 await until(lambda: refresh.serving == serves and f"v{version}" in files(tmp_path))  # noqa: B023
             engine.die()
             assert refresh.serving is None
@@ -108,14 +108,14 @@ def test_a_version_that_cannot_be_had_is_left_out(tmp_path, monkeypatch):
 
     async def scenario():
         async with following_by(2, tmp_path, broken=2) as (refresh, _):
-            refresh.hear(announce(0))
+            refresh.on_announced(announce(0))
             await until(lambda: refresh.serving == 0)
-            refresh.hear(announce(2))
+            refresh.on_announced(announce(2))
             await asyncio.sleep(0.05)
             assert refresh.serving == 0
-            refresh.hear(announce(3))
+            refresh.on_announced(announce(3))
             await until(lambda: "v3" in files(tmp_path))
-            refresh.hear(announce(5))
+            refresh.on_announced(announce(5))
             await until(lambda: refresh.serving == 3)
 
     asyncio.run(scenario())

@@ -72,7 +72,7 @@ class Scene:
         return asyncio.run(run())
 
     def hear(self, version: int, probe: Probe | None = ASKED):
-        return lambda: self.probes.hear(replace(announcement(version), probe=probe))
+        return lambda: self.probes.on_announced(replace(announcement(version), probe=probe))
 
     def serve(self, version: int | None):
         return lambda: setattr(self, "version", version)

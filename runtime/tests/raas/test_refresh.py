@@ -55,15 +55,15 @@ def test_loads_the_newest_version_and_releases_the_old(tmp_path):
     async def scenario():
         async with refreshing(tmp_path) as (refresh, engine):
             assert refresh.serving is None and refresh.waits() == []
-            refresh.hear(announce(0))
+            refresh.on_announced(announce(0))
             await until(lambda: refresh.serving == 0)
-            refresh.hear(announce(1))
-            refresh.hear(announce(2))
+            refresh.on_announced(announce(1))
+            refresh.on_announced(announce(2))
             await until(lambda: refresh.times.swaps == 2)
             await until(lambda: files(tmp_path) == ["v2"])
             assert refresh.serving == 2 and refresh.seen == 2
             assert engine.host.client.calls[-3:] == ["pause keep", "load 2", "resume"]
-            refresh.hear(announce(1))
+            refresh.on_announced(announce(1))
             await asyncio.sleep(0.02)
             assert refresh.serving == 2, "readers only move forward"
             assert refresh.waits() == []
@@ -74,13 +74,13 @@ def test_loads_the_newest_version_and_releases_the_old(tmp_path):
 def test_a_fetch_that_fails_leaves_the_old_version_and_is_tried_again(tmp_path):
     async def scenario():
         async with refreshing(tmp_path, broken=1) as (refresh, engine):
-            refresh.hear(announce(0))
+            refresh.on_announced(announce(0))
             await until(lambda: refresh.serving == 0)
-            refresh.hear(announce(1))
+            refresh.on_announced(announce(1))
             await until(lambda: refresh.times.failures >= 1)
             assert refresh.serving == 0
             assert "block 3 does not match" in refresh.waits()[0].what
-            refresh.hear(announce(2))
+            refresh.on_announced(announce(2))
             await until(lambda: refresh.serving == 2)
             assert engine.host.client.calls.count("load 1") == 0
 
@@ -93,9 +93,9 @@ def test_a_version_that_was_overtaken_is_no_warning(tmp_path, caplog):
 
     async def scenario():
         async with refreshing(tmp_path, broken=0) as (refresh, _):
-            refresh.hear(announce(0))
+            refresh.on_announced(announce(0))
             await until(lambda: refresh.times.failures == 1)
-            refresh.hear(announce(1))
+            refresh.on_announced(announce(1))
             await until(lambda: refresh.serving == 1)
 
     asyncio.run(scenario())
@@ -107,9 +107,9 @@ def test_a_version_that_was_overtaken_is_no_warning(tmp_path, caplog):
 def test_a_version_that_fails_again_is_a_warning(tmp_path, caplog):
     async def scenario():
         async with refreshing(tmp_path, broken=1) as (refresh, _):
-            refresh.hear(announce(0))
+            refresh.on_announced(announce(0))
             await until(lambda: refresh.serving == 0)
-            refresh.hear(announce(1))
+            refresh.on_announced(announce(1))
             await until(lambda: refresh.times.failures == 2)
 
     asyncio.run(scenario())
@@ -122,7 +122,7 @@ def test_a_host_that_is_gone_during_a_swap_is_left_to_its_supervisor(tmp_path, c
 
     async def scenario():
         async with refreshing(tmp_path) as (refresh, engine):
-            refresh.hear(announce(0))
+            refresh.on_announced(announce(0))
             await until(lambda: refresh.serving == 0)
             tried = []
 
@@ -131,7 +131,7 @@ def test_a_host_that_is_gone_during_a_swap_is_left_to_its_supervisor(tmp_path, c
                 raise HostGone("it has ended")
 
             engine.host.client.load_weights = engine.host.client.resume = gone
-            refresh.hear(announce(1))
+            refresh.on_announced(announce(1))
             await until(lambda: len(tried) == 2)
 
     asyncio.run(scenario())
@@ -142,9 +142,9 @@ def test_a_refused_load_resumes_the_engine_with_what_it_had(tmp_path):
     async def scenario():
         engine = LocalEngine(refuse_version=1)
         async with refreshing(tmp_path, engine) as (refresh, _):
-            refresh.hear(announce(0))
+            refresh.on_announced(announce(0))
             await until(lambda: refresh.serving == 0)
-            refresh.hear(announce(1))
+            refresh.on_announced(announce(1))
             await until(lambda: refresh.times.failures >= 1)
             assert refresh.serving == 0 and engine.host.client.engine.live.is_set()
             assert engine.host.client.calls[-3:] == ["pause keep", "load 1", "resume"]
@@ -155,10 +155,10 @@ def test_a_refused_load_resumes_the_engine_with_what_it_had(tmp_path):
 def test_a_pin_keeps_its_version_until_it_is_gone(tmp_path):
     async def scenario():
         async with refreshing(tmp_path) as (refresh, _):
-            refresh.hear(announce(3))
+            refresh.on_announced(announce(3))
             await until(lambda: refresh.serving == 3)
             refresh.pin(3)
-            refresh.hear(announce(4))
+            refresh.on_announced(announce(4))
             await asyncio.sleep(0.05)
             assert refresh.serving == 3 and refresh.seen == 4
             with refresh.hold(3):
@@ -173,9 +173,9 @@ def test_a_pin_keeps_its_version_until_it_is_gone(tmp_path):
 def test_a_pin_that_arrives_during_a_pull_prevents_the_swap(tmp_path):
     async def scenario():
         async with refreshing(tmp_path, fetch_s=0.1) as (refresh, engine):
-            refresh.hear(announce(0))
+            refresh.on_announced(announce(0))
             await until(lambda: refresh.serving == 0)
-            refresh.hear(announce(1))
+            refresh.on_announced(announce(1))
             await asyncio.sleep(0.03)
             refresh.pin(0)
             await asyncio.sleep(0.15)
@@ -191,8 +191,8 @@ def test_a_pin_moves_forward_to_its_own_version_not_to_the_newest(tmp_path):
     async def scenario():
         async with refreshing(tmp_path) as (refresh, _):
             refresh.pin(1)
-            refresh.hear(announce(1))
-            refresh.hear(announce(2))
+            refresh.on_announced(announce(1))
+            refresh.on_announced(announce(2))
             await until(lambda: refresh.serving is not None)
             await asyncio.sleep(0.05)
             assert refresh.serving == 1
@@ -205,15 +205,15 @@ def test_a_pin_moves_forward_to_its_own_version_not_to_the_newest(tmp_path):
 def test_a_pin_may_lead_back_to_an_older_version(tmp_path):
     async def scenario():
         async with refreshing(tmp_path) as (refresh, _):
-            refresh.hear(announce(6))
+            refresh.on_announced(announce(6))
             await until(lambda: refresh.serving == 6)
             refresh.pin(3)
             await until(lambda: refresh.waits())
             assert "pinned version 3" in refresh.waits()[0].what
-            refresh.hear(announce(3))
+            refresh.on_announced(announce(3))
             await until(lambda: refresh.serving == 3)
             assert refresh.seen == 6
-            refresh.hear(announce(7))
+            refresh.on_announced(announce(7))
             await asyncio.sleep(0.05)
             assert refresh.serving == 3
             refresh.pin(None)
@@ -225,7 +225,7 @@ def test_a_pin_may_lead_back_to_an_older_version(tmp_path):
 def test_a_restarted_host_gets_its_version_back_without_a_fetch(tmp_path):
     async def scenario():
         async with refreshing(tmp_path) as (refresh, engine):
-            refresh.hear(announce(5))
+            refresh.on_announced(announce(5))
             await until(lambda: refresh.serving == 5)
             received = refresh.times.bytes_received
             engine.die()
@@ -249,7 +249,7 @@ def test_a_host_that_is_gone_before_its_supervisor_knows_blocks_no_one(tmp_path,
                 raise HostGone("the host is lost")
 
             monkeypatch.setattr(engine.host.client, "pause", gone)
-            refresh.hear(announce(0))
+            refresh.on_announced(announce(0))
             await until(lambda: calls)
             await asyncio.sleep(0.05)
             assert calls <= 2
@@ -271,7 +271,7 @@ def test_a_load_over_its_deadline_kills_the_host(tmp_path, monkeypatch):
                 raise DeadlineExceeded("the host", "load", deadline_s)
 
             monkeypatch.setattr(engine.host.client, "load_weights", hang)
-            refresh.hear(announce(0))
+            refresh.on_announced(announce(0))
             await until(lambda: engine.host is None)
             engine.start()
             await until(lambda: refresh.serving == 0)
@@ -305,7 +305,7 @@ def test_a_version_is_fetched_once_for_all_replicas(tmp_path):
     async def scenario():
         async with refreshing_two(tmp_path, fetch_s=0.02) as (refresh, _):
             for version in range(4):
-                refresh.hear(announce(version))
+                refresh.on_announced(announce(version))
                 await until(lambda v=version: served(refresh) == [v, v])
             await until(lambda: files(tmp_path) == ["v3"])
             assert refresh.times.bytes_received == 40 and refresh.times.swaps == 8
@@ -317,15 +317,15 @@ def test_a_replica_that_refuses_a_version_blocks_no_other_and_is_reported_separa
     async def scenario():
         engine = LocalEngine(refuse_version=1)
         async with refreshing_two(tmp_path, engine) as (refresh, _):
-            refresh.hear(announce(0))
+            refresh.on_announced(announce(0))
             await until(lambda: served(refresh) == [0, 0])
-            refresh.hear(announce(1))
+            refresh.on_announced(announce(1))
             await until(lambda: refresh.times.failures and served(refresh) == [0, 1])
             assert refresh.serving == 0
             assert "another shape" in refresh.replicas[0].trouble
             assert not refresh.replicas[1].trouble
             assert sorted(files(tmp_path)) == ["v0", "v1"], "each keeps what it has"
-            refresh.hear(announce(2))
+            refresh.on_announced(announce(2))
             await until(lambda: served(refresh) == [2, 2])
 
     asyncio.run(scenario())
@@ -334,11 +334,11 @@ def test_a_replica_that_refuses_a_version_blocks_no_other_and_is_reported_separa
 def test_a_replica_that_dies_rejoins_with_what_the_others_have(tmp_path):
     async def scenario():
         async with refreshing_two(tmp_path) as (refresh, (first, _)):
-            refresh.hear(announce(3))
+            refresh.on_announced(announce(3))
             await until(lambda: served(refresh) == [3, 3])
             first.die()
             assert served(refresh) == [None, 3] and refresh.serving == 3
-            refresh.hear(announce(4))
+            refresh.on_announced(announce(4))
             await until(lambda: served(refresh) == [None, 4])
             assert refresh.serving == 4
             received = refresh.times.bytes_received
@@ -353,11 +353,11 @@ def test_a_replica_comes_back_at_the_version_that_is_held_for_an_evaluation(tmp_
     async def scenario():
         async with refreshing_two(tmp_path) as (refresh, (first, _)):
             refresh.pin(3)
-            refresh.hear(announce(3))
+            refresh.on_announced(announce(3))
             await until(lambda: served(refresh) == [3, 3])
             with refresh.hold(3):
                 refresh.pin(None)
-                refresh.hear(announce(4))
+                refresh.on_announced(announce(4))
                 first.die()
                 first.start()
                 await until(lambda: served(refresh) == [3, 3])
@@ -373,16 +373,16 @@ def test_discarded_versions_make_way_for_lower_numbers_and_other_weights(tmp_pat
 
     async def scenario():
         async with refreshing(tmp_path) as (refresh, engine):
-            refresh.hear(announce(7))
+            refresh.on_announced(announce(7))
             await until(lambda: refresh.serving == 7 and refresh.waits() == [])
             assert refresh.digest == "d"
             refresh.discard()
             assert (refresh.serving, refresh.seen, refresh.digest) == (None, -1, "")
             assert engine.host is None, "the engine may keep results by the number of a version"
             engine.start()
-            refresh.hear(announce(5))
+            refresh.on_announced(announce(5))
             await until(lambda: refresh.serving == 5)
-            refresh.hear(replace(announce(7), digest="other"))
+            refresh.on_announced(replace(announce(7), digest="other"))
             await until(lambda: refresh.serving == 7)
             assert refresh.digest == "other"
             assert engine.host.client.calls.count("load 7") == 1
@@ -403,13 +403,13 @@ def test_a_version_that_is_discarded_while_it_is_fetched_is_not_loaded(tmp_path)
                 return fetch(*arguments)
 
             receiver.fetch = slow
-            refresh.hear(announce(7))
+            refresh.on_announced(announce(7))
             await until(fetched.is_set)
             refresh.discard()
             go_on.set()
             await until(lambda: refresh.times.failures == 1)
             assert "load 7" not in engine.host.client.calls
-            refresh.hear(announce(6))
+            refresh.on_announced(announce(6))
             await until(lambda: refresh.serving == 6)
             await until(lambda: files(tmp_path) == ["v6"])
 

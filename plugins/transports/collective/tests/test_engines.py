@@ -172,7 +172,7 @@ def test_every_engine_serves_whole_versions_whatever_happens(
                 sent.clear()
                 told = await asyncio.to_thread(trainer.publish, version)
                 for each in to:
-                    each.refresh.hear(told)
+                    each.refresh.on_announced(told)
                 return told
 
             def received() -> list[int]:
@@ -220,7 +220,7 @@ def test_every_engine_serves_whole_versions_whatever_happens(
             told = await publish(5, to=(survivor,))
             await survivor.serves(5)
             files = victim.refresh.times.bytes_received
-            victim.refresh.hear(told)  # late
+            victim.refresh.on_announced(told)  # late
             fifth = [await each.serves(5) for each in raas]
             assert (fifth[0] == fifth[1]).all()
             assert victim.refresh.times.bytes_received == files + told.size

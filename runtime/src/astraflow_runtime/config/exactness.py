@@ -32,7 +32,7 @@ def exactness_lines(
     policy: PolicyTable,
     components: Mapping[str, tuple[Selected, BaseModel | None]],
 ) -> list[str]:
-    """What of a policy does not go with :data:`KEY` on either side: lines with dotted paths."""
+    """What of a policy is incompatible with :data:`KEY` on either side: lines with dotted paths."""
     sides = {"engine": policy.engine, "trainer": policy.trainer}
     asked = [kind for kind, table in sides.items() if table.options.get(KEY) is True]
     lines = []
@@ -43,7 +43,7 @@ def exactness_lines(
             lines.append(f"{where}.{kind}.{KEY}: must be true too: {reason}")
         else:
             lines.append(
-                f"{where}.{kind}: {reason}, which {use!r} cannot give; the pairs that can: {PAIRS}; name that pair, or "
+                f"{where}.{kind}: {reason}, which {use!r} cannot provide; the pairs that can: {PAIRS}; name that pair, or "
                 f"leave {KEY} out"
             )
     devices = [
@@ -56,7 +56,7 @@ def exactness_lines(
         )
     if asked and policy.router_replay:
         lines.append(
-            f"{where}.router_replay: {KEY} is not made for models with experts; leave one of the two out"
+            f"{where}.router_replay: {KEY} does not support models with experts; leave one of the two out"
         )
     return lines
 

@@ -152,9 +152,13 @@ def _of_images(where: str, policy: PolicyTable, components: Components) -> list[
     keys = components[f"{where}.trainer"][1]
     for key, wanted in (("lora_rank", "0"), ("compile", "false"), ("batch_invariant", "false")):
         if getattr(keys, key, False):
-            lines.append(f"{where}.trainer.{key}: does not go with images; set it to {wanted}")
+            lines.append(
+                f"{where}.trainer.{key}: cannot be combined with images; set it to {wanted}"
+            )
     if getattr(components[f"{where}.engine"][1], "batch_invariant", False):
-        lines.append(f"{where}.engine.batch_invariant: does not go with images; set it to false")
+        lines.append(
+            f"{where}.engine.batch_invariant: cannot be combined with images; set it to false"
+        )
     return lines
 
 
@@ -174,7 +178,7 @@ def _of_policy(
     )
     if config.tls is not None and "plain_text" in transport.component.capabilities:
         lines.append(
-            f"{where}.transport: {policy.transport.use!r} has connections that nothing encrypts, so it does not go with [tls]; name "
+            f"{where}.transport: {policy.transport.use!r} has unencrypted connections, so it cannot be used with [tls]; name "
             "'http' or 'zmq', or 'auto', or leave [tls] out on a network that you trust"
         )
     if config.run.colocated and "sleep" not in can_serve:

@@ -47,5 +47,5 @@ class Dataflow:
         return {"report": self.pool.report(), "pool": pool, **balance(self.state)}
 
     def waits(self) -> list[WaitStatus]:
-        """Who waits for whom."""
+        """The current waits."""
         return waits(self.state, self.training)

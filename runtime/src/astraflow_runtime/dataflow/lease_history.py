@@ -45,7 +45,7 @@ class EndedLease:
 
 
 class LeaseHistory:
-    """The active leases after the entries so far, by task; ``second``: those beside another one. Some entries end leases
+    """The active leases after the entries so far, by task; ``second``: those in addition to another one. Some entries end leases
     without naming them, such as all those of a RaaS; only this class resolves them.
     """
 

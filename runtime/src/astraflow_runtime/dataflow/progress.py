@@ -43,7 +43,7 @@ class Progress:
 
     @property
     def ending(self) -> bool:
-        """Whether no further update is made and every process is told to leave."""
+        """Whether no further update is made and every process gets a stop notice."""
         return self.state in (
             RunState.FINISHED, RunState.STOPPING, RunState.STOPPED, RunState.FAILED
         )  # fmt: skip

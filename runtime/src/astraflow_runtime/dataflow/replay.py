@@ -65,7 +65,7 @@ class JournalReplay:
     def run(
         self, entries: Iterable[tuple[float, Entry]], *listeners: JournalListener, after: int = 0
     ) -> int:
-        """Apply all ``entries`` of the journal, or those ``after`` so many; ``listeners`` get each of them after it is
+        """Apply all ``entries`` of the journal, or those after the first ``after``; ``listeners`` get each of them after it is
         applied. Returns the number of entries that were read.
         """
         self._count = after

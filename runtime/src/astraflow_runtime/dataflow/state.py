@@ -58,7 +58,7 @@ PROMPTS = "prompts"
 
 CHECKPOINTS_OVERDUE = 3
 """Intervals between checkpoints that may pass without a release before no new task is handed out. The release lags
-one checkpoint behind, so that a run can also continue from the one before the newest."""
+one checkpoint behind, so that a run can also continue from the second newest."""
 
 RENEWALS_PER_LEASE = 3
 FIGURES_EVERY_S = 2.0
@@ -248,7 +248,7 @@ class FlowState:
     def give_back(
         self, table: TaskTable, task: TaskRecord, reason: str, *, blame: bool, raas: str = ""
     ) -> None:
-        """End the lease of ``raas`` (empty: of all) without a result; they are told to abort the task."""
+        """End the lease of ``raas`` (empty: of all) without a result; they get a notice to abort the task."""
         for lease in task.leases:
             if raas in ("", lease.raas):
                 self._lease_ends(task, lease, reason)
@@ -258,13 +258,13 @@ class FlowState:
         self.signals.work()
 
     def decided(self, task: TaskRecord, raas: str) -> None:
-        """What ``raas`` says ends the task, which another RaaS, if one works on it too, is told to abort."""
+        """The result of ``raas`` ends the task; another RaaS that works on it too gets a notice to abort it."""
         for lease in task.leases:
             self._lease_ends(task, lease, "" if lease.raas == raas else f"{raas!r} was first")
         self.table_of(task.id).decide(task, raas)
 
     def _lease_ends(self, task: TaskRecord, lease: Lease, revoked: str) -> None:
-        """Count the busy slots of a lease that ends, and tell its RaaS why, if it does not know."""
+        """Count the busy slots of a lease that ends, and notify its RaaS of the reason, if it does not know it."""
         self.balance.task_ended(lease.raas, (self.clock() - lease.since) * task.missing)
         holder = self.fleet.get(lease.raas)
         if revoked and holder is not None and holder.health in ("alive", "suspect"):

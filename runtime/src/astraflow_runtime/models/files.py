@@ -80,7 +80,7 @@ def check_images(policy: str, model: str, folder: Path) -> ImageModel:
 
 def check_exact(policy: str, model: str, folder: Path) -> None:
     """Raise :class:`PreflightError` if the config of the ``model`` of a policy, which is in ``folder``, says that
-    ``batch_invariant`` is not made for it. What only its layers show is refused when they are built."""
+    ``batch_invariant`` does not support it. What only its layers show is refused when they are built."""
     config = check_config(folder, f"policies.{policy}.model")
     inner = config.get("text_config") or config
     act = next((str(inner[key]) for key in _ACTIVATIONS if inner.get(key)), _SILU[0])

@@ -116,7 +116,7 @@ class RaasService:
         return all(h.replicas.serving is not None for h in self._policies.values())
 
     async def run(self) -> None:
-        """Register and work until cancelled; gives all leases back at the end. Raises what ended it."""
+        """Register and work until cancelled; returns all leases at the end. Raises what ended it."""
         try:
             await self._dataflow.register(self.config.run.start_deadline_s)
             log.info(
@@ -147,7 +147,7 @@ class RaasService:
             raise errors.exceptions[0] from None
 
     async def _leave(self) -> None:
-        """Abandon all episodes and give all leases back."""
+        """Abandon all episodes and return all leases."""
         running = [task for _, task in self._tasks.values()]
         for task in running:
             task.cancel()
@@ -253,11 +253,11 @@ class RaasService:
                     entry.digest,
                     entry.size,
                 )
-                refresh.hear(announcement)
+                refresh.on_announced(announcement)
                 for follower in self._followers:
                     if follower.follows == entry.policy:
-                        follower.hear(announcement)
-                self.probes.hear(entry)
+                        follower.on_announced(announcement)
+                self.probes.on_announced(entry)
         for policy, refresh in self._refreshes.items():
             refresh.pin(notices.pins.get(policy))
         for revoked in notices.revoked:

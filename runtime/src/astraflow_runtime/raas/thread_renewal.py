@@ -32,12 +32,17 @@ class ThreadRenewal:
         client: SyncClient,
         dataflow: RaasClient,
         tasks: Callable[[], list[str]],
-        hear: Callable[[messages.Notices], None],
+        on_notices: Callable[[messages.Notices], None],
         loop: asyncio.AbstractEventLoop,
         every_s: Callable[[], float],
         longest_s: float,
     ) -> None:
-        self._client, self._dataflow, self._hear, self._loop = client, dataflow, hear, loop
+        self._client, self._dataflow, self._on_notices, self._loop = (
+            client,
+            dataflow,
+            on_notices,
+            loop,
+        )
         self._tasks, self._every_s, self._longest_s = tasks, every_s, longest_s
         self._next_s = 0.0
 
@@ -63,4 +68,4 @@ class ThreadRenewal:
             log.info("%s could not renew its leases while it is blocked: %s", beat.raas, error)
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._hear, answer.notices)
+            self._loop.call_soon_threadsafe(self._on_notices, answer.notices)

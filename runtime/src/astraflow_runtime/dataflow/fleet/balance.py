@@ -119,7 +119,7 @@ class BalanceMonitor:
         self._clocks[policy].last_step = None
 
     def group_pushed(self, raas: str, policy: str, tokens: int, accepted: bool) -> None:
-        """A RaaS pushed a group with so many trained tokens of a policy."""
+        """Record that a RaaS pushed a group with that many trained tokens of a policy."""
         work, clock = self._work_of(raas), self._clocks[policy]
         work.tokens += tokens
         clock.produced += tokens
@@ -128,13 +128,13 @@ class BalanceMonitor:
             clock.accepted += tokens
 
     def rows_shared(self, policy: str, tokens: int) -> None:
-        """A policy that shares the stream of another one got rows with so many trained tokens."""
+        """A policy that shares the stream of another one got rows with that many trained tokens."""
         clock = self._clocks[policy]
         clock.produced += tokens
         clock.accepted += tokens
 
     def task_ended(self, raas: str, place_s: float) -> None:
-        """A task of a RaaS ended that had used so many slot-seconds."""
+        """Record that a task of a RaaS ended that had used that many slot-seconds."""
         self._work_of(raas).busy_s += place_s
 
     def step_acknowledged(

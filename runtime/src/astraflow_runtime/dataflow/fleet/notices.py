@@ -1,4 +1,4 @@
-"""What a RaaS is told in the replies to its calls."""
+"""The notices that a RaaS gets in the replies to its calls."""
 
 from __future__ import annotations
 

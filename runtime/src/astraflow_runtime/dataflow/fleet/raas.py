@@ -96,7 +96,7 @@ class RaasRecord:
         return self._empty[0] if self._empty else 0
 
     def set_idle_slots(self, places: int, now: float) -> None:
-        """Record that so many of its slots are idle from now on."""
+        """Record that that many of its slots are idle from now on."""
         self.idle_s = self.idle_until(now)
         self._empty = (places, now) if places else None
 
@@ -106,7 +106,7 @@ class RaasRecord:
         return self.idle_s + places * (now - since)
 
     def group_took(self, seconds: float) -> None:
-        """It has rolled out a group in so many seconds."""
+        """Record that it has rolled out a group in that many seconds."""
         self.groups = min(self.groups + 1, PACE_GROUPS)
         known = self.group_s or 0.0
         self.group_s = known + (seconds - known) / self.groups

@@ -14,7 +14,7 @@ from astraflow_wire.messages import AnnouncementMessage
 @dataclass
 class VersionSearch:
     """The trainer of ``policy`` asked at ``since``, a time of the run's clock, and waits until ``until``;
-    ``offers``: RaaS → its answer. It lasts until a trainer of the policy registers."""
+    ``offers``: RaaS → its answer. It remains until a trainer of the policy registers."""
 
     policy: str
     since: float
@@ -56,7 +56,7 @@ class VersionSearch:
 
 
 def _objection(offer: OfferVersion, versions: VersionTable, most_updates: int) -> str:
-    """Why an offer is of no use; empty if it is of use."""
+    """Why an offer cannot be used; empty if it can."""
     made = versions.made(offer.policy, offer.version)
     if made is None or versions.digest(offer.policy, offer.version) != offer.digest:
         return f"what it has as version {offer.version} was not announced in this run"

@@ -78,8 +78,8 @@ class VersionTable:
         self, serving: Mapping[str, int], seen: Mapping[str, int], digests: Mapping[str, str]
     ) -> dict[str, str]:
         """Policy → what a RaaS has of it that was never announced here, as text: a higher number than
-        any, or other weights under a number. A version is told to a RaaS only when its announcement is
-        in the journal, so that the RaaS has it from a part of the journal that was lost since.
+        any, or other weights under a number. A version is announced to a RaaS only once its announcement
+        is in the journal, so the RaaS has it from a part of the journal that was lost since.
         """
         found = {}
         for policy, newest in self._newest.items():
@@ -114,7 +114,7 @@ class VersionTable:
         ]
 
     def retain(self, policy: str, needed: Iterable[int]) -> list[int]:
-        """Forget all but the newest and the ``needed`` versions; returns those kept beside the newest."""
+        """Forget all but the newest and the ``needed`` versions; returns those kept in addition to the newest."""
         known, newest = self._known[policy], self._newest[policy]
         kept = {v for v in needed if v in known and v > self._withdrawn[policy]}
         for version in [v for v in known if v != newest and v not in kept]:

@@ -1,4 +1,4 @@
-"""The status as Prometheus metrics, built for every scrape in a registry of its own."""
+"""The status as Prometheus metrics, built for every scrape in a new registry."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The file of an image.
 
 ``image`` in the folder of the journal: magic ``AFI\\n``, u32 number of the format, u64 size of the image, u64 xxh3-64 of
-it, then the image (:class:`~astraflow_runtime.dataflow.image.schema.Image`, msgpack). A new image is written beside it,
-flushed to the disk, and takes its place in one step.
+it, then the image (:class:`~astraflow_runtime.dataflow.image.schema.Image`, msgpack). A new image is written next to
+it, flushed to the disk, and replaces it atomically.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Unusable(AstraFlowError):
 
 
 def write_image(folder: Path, image: Image) -> int:
-    """Write the image; returns its size in bytes. :class:`OSError` if the disk does not take it: the one before is kept."""
+    """Write the image; returns its size in bytes. :class:`OSError` if the disk does not accept it: the previous one is kept."""
     content = msgspec.msgpack.encode(image)
     head = _HEAD.pack(_MAGIC, FORMAT, len(content), xxhash.xxh3_64_intdigest(content))
     partial = folder / PARTIAL

@@ -19,7 +19,7 @@ from astraflow_runtime.dataflow.state import FlowState
 
 
 def save_fleet(fleet: Fleet) -> list[RaasImage]:
-    """All RaaS; whether one that is there is silent is found out again."""
+    """All RaaS; which of them are silent is determined anew."""
     return [
         taken(RaasImage, record, gone=record.health if record.health in ("gone", "left") else "")
         for record in fleet.all()

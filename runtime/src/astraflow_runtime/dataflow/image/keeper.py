@@ -1,4 +1,4 @@
-"""Writes images of the state while the run goes on."""
+"""Writes images of the state while the run continues."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Written(NamedTuple):
 
 
 class ImageKeeper:
-    """Keeps the image of ``flow`` beside its ``journal``. ``written_by``: see
-    :class:`~astraflow_runtime.dataflow.image.schema.Image`; ``covered``: entries of the image that there is, 0 without
+    """Keeps the image of ``flow`` next to its ``journal``. ``written_by``: see
+    :class:`~astraflow_runtime.dataflow.image.schema.Image`; ``covered``: entries of the existing image, 0 without
     one. ``last``: what the last image took.
     """
 

@@ -1,4 +1,4 @@
-"""Rows and groups of an image. Each is there once, however many lists it is in."""
+"""Rows and groups of an image. Each is stored once, however many lists it is in."""
 
 from __future__ import annotations
 

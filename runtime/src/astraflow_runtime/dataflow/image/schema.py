@@ -66,7 +66,7 @@ class TaskImage(msgspec.Struct):
 
 
 class TableImage(msgspec.Struct):
-    """A table of tasks; ``queue`` and ``twice``: ids. ``codes``, ``holders`` and ``names`` tell how tasks ended."""
+    """A table of tasks; ``queue`` and ``twice``: ids. ``codes``, ``holders`` and ``names`` record how tasks ended."""
 
     next: int
     tasks: list[TaskImage]

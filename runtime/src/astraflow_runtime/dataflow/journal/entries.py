@@ -1,5 +1,5 @@
 """The entries of a journal: every event that changed the persistent state of the dataflow, in
-order. Most are the message that caused the event; what a timeout decided has an entry of its own.
+order. Most are the message that caused the event; what a timeout decided has its own entry.
 Whatever follows from an entry by the rules of the dataflow (verdicts, evaluations to run, tasks
 that return because their RaaS left) is not recorded: a reader of the journal applies the same
 rules.
@@ -74,7 +74,7 @@ class PromptsConsumed(msgspec.Struct, frozen=True, tag="walked", kw_only=True):
 
 
 class Leased(msgspec.Struct, frozen=True, tag="leased", kw_only=True):
-    """A RaaS that runs ``capacity`` episodes at once leased a task; ``second``: beside the RaaS that has it."""
+    """A RaaS that runs ``capacity`` episodes at once leased a task; ``second``: in addition to the RaaS that has it."""
 
     task: str
     raas: str

@@ -1,4 +1,4 @@
-"""The journal of a run: entries in order, and the bodies of accepted groups beside them.
+"""The journal of a run: entries in order, and the bodies of accepted groups in separate files.
 
 ``entries.log`` is a sequence of records (:mod:`astraflow_runtime.dataflow.journal.entry_log`).
 ``bodies-00000000.bin`` and its successors hold push bodies, exactly as received, one after the

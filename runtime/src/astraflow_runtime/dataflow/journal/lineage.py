@@ -39,7 +39,7 @@ class Offered:
 
 @dataclass(slots=True)
 class Attempt:
-    """A lease: which RaaS had the task, and why the lease ended; active if ``until_s`` is ``None``. ``second``: beside another
+    """A lease: which RaaS had the task, and why the lease ended; active if ``until_s`` is ``None``. ``second``: in addition to another
     one."""
 
     raas: str

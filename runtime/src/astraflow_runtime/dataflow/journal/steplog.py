@@ -39,7 +39,7 @@ class StepLog:
         self._file.append((json.dumps({"time": time.time(), **line}) + "\n").encode())
 
     def skip(self, count: int) -> bool:
-        """Repeat the first ``count`` lines at once; false if there are not so many."""
+        """Repeat the first ``count`` lines at once; false if there are fewer."""
         if count > len(self._ends):
             return False
         for _ in range(count):

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 PolicyBuilder = Callable[[str, DataPolicyTable, int], Any]
 """``build(place, table, number)``: the component of a table; ``number`` counts the swaps of the run, so that
-each instance has a seed of its own."""
+each instance has its own seed."""
 
 
 class Swapping:
@@ -55,7 +55,7 @@ class Swapping:
         self.numbers[place, name] = number
 
     def tables(self, place: str, name: str) -> list[DataPolicyTable]:
-        """The table of a policy and the one before it, if any, the present one last."""
+        """The table of a policy and the previous one, if any, the current one last."""
         return self._tables[place, name]
 
     def swap(self, message: SwapPolicy) -> PolicySwapped:

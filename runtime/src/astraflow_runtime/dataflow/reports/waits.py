@@ -1,4 +1,4 @@
-"""Who waits for whom, since when, until when, and why."""
+"""Which process waits for which, since when, until when, and why."""
 
 from __future__ import annotations
 

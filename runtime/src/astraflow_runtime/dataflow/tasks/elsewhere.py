@@ -21,7 +21,7 @@ def prefer_others(state: FlowState, task: TaskRecord, raas: str) -> None:
 
 
 def stop_waiting(state: FlowState) -> None:
-    """Let every RaaS have the tasks that have waited long enough, or for nobody."""
+    """Release to every RaaS the tasks that have waited long enough, or that no RaaS is expected for."""
     now, changed = state.clock(), False
     for table in (state.train, state.eval):
         for task in table.kept_from_some:

@@ -43,7 +43,7 @@ class Rollouts(Protocol):
 
 
 class WaitReason(NamedTuple):
-    """Whom a RaaS waits for (``for_whom``), and why (``what``)."""
+    """What a RaaS waits for (``for_whom``), and why (``what``)."""
 
     for_whom: str
     what: str

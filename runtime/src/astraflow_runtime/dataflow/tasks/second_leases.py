@@ -19,7 +19,7 @@ GAIN = 2.0
 LEAST_LEFT = 0.5
 """What remains of a group at least, as a share of the mean of its RaaS, however old it is."""
 SILENT_LEFT_S = 1e9
-"""What remains of a task of a RaaS that is silent: nobody knows."""
+"""The remaining work of a task of a silent RaaS: unknown."""
 
 
 def remaining_s(age_s: float, group_s: float) -> float:
@@ -35,7 +35,7 @@ def second_s(age_s: float, holder_group_s: float, group_s: float) -> float:
 
 
 def second_task(state: FlowState, record: RaasRecord, free: int) -> TaskRecord | None:
-    """The task that a RaaS, which can get no other for its ``free`` slots, gets beside the RaaS that has it: of those
+    """The task that a RaaS, which can get no other for its ``free`` slots, gets in addition to the RaaS that has it: of those
     that it is expected to finish sooner, the one that is expected last.
     """
     if not _batch_waits(state) or not record.stays or not record.caught_up:

@@ -170,7 +170,7 @@ def _check_images(config: RunConfig) -> None:
 
 
 def _check_exact(config: RunConfig) -> None:
-    """Refuse ``batch_invariant`` for a model that it is not made for."""
+    """Refuse ``batch_invariant`` for a model that it does not support."""
     for name in exact_policies(config):
         policy = config.policies[name]
         check_exact(name, policy.model, Path(policy.model))

@@ -73,7 +73,7 @@ class Trackers:
         self, summary: Mapping[str, Any], killed: bool, say: Callable[[str], None]
     ) -> dict[str, dict[str, Any]]:
         """Give each what is missing and its end, all at once and each until its deadline; ``killed``, and from Ctrl-C on: no
-        time. Returns what became of each."""
+        time. Returns the result of each."""
         for feed in self._feeds.values():
             feed.finish(dict(without_secrets(summary)), killed)
         with _on_signal(self._stop):

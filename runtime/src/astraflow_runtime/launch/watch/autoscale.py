@@ -64,7 +64,7 @@ class PoolNow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BalanceReply(msgspec.Struct, frozen=True, kw_only=True):
-    """``GET /v1/balance``; what the launcher has no use for is skipped."""
+    """``GET /v1/balance``; fields that the launcher does not use are skipped."""
 
     pool: PoolNow
     report: Report | None = None

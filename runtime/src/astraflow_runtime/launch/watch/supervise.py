@@ -356,7 +356,7 @@ class Supervisor:
         self._restarts.start(state, spec)
 
     def _check_progress(self) -> None:
-        """A run that stands still must not do so for ever: say who waits for what, or end it."""
+        """A run without progress must not continue indefinitely: report what each process waits for, or end the run."""
         allowed = self.run.deadline_s
         if self.status.steps == 0 and not self._watchdog.any_stopped:
             allowed = max(allowed, self.run.start_deadline_s)

@@ -53,7 +53,7 @@ class FollowingRefresh(WeightRefresh):
         """Follow from the next announced version on; what is served stays until it is stored."""
         self._newest = self._aside = None
 
-    def hear(self, announcement: Announcement) -> None:
+    def on_announced(self, announcement: Announcement) -> None:
         """Record an announced version of the policy."""
         if self._newest is None or announcement.version > self._newest.version:
             self._newest = announcement

@@ -71,7 +71,7 @@ class Probes:
         self._still: Counter[SupervisedEngine] = Counter()
         self._changed = asyncio.Event()
 
-    def hear(self, announcement: AnnouncementMessage) -> None:
+    def on_announced(self, announcement: AnnouncementMessage) -> None:
         """Record an announced version."""
         if announcement.probe is not None:
             try:

@@ -119,7 +119,7 @@ class WeightRefresh:
         for replica in self.replicas:
             replica.wake()
 
-    def hear(self, announcement: Announcement) -> None:
+    def on_announced(self, announcement: Announcement) -> None:
         """Record an announced version."""
         self._cache.on_announced(announcement)
         self.wake()

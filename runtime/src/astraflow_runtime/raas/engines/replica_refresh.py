@@ -92,13 +92,13 @@ class ReplicaRefresh:
         """The current wait of this replica."""
         if self._activity is None:
             return None
-        whom, what, since, stopped_before_s = self._activity
+        target, what, since, stopped_before_s = self._activity
         waited = time.monotonic() - since
         stopped_s = self.engine.stopped_s - stopped_before_s
         text = f"{what}; last error: {self.trouble}" if self.trouble else what
         return Wait(
             who=f"weight refresh of policy {part_name(self.engine.policy, self.engine.number)}",
-            for_whom=whom,
+            for_whom=target,
             what=text,
             since_s=waited,
             until_s=max(
@@ -157,9 +157,9 @@ class ReplicaRefresh:
             async with asyncio.timeout(pause):
                 await self._wake.wait()
 
-    def _doing(self, whom: str, what: str) -> None:
-        if self._activity is None or self._activity[:2] != (whom, what):
-            self._activity = (whom, what, time.monotonic(), self.engine.stopped_s)
+    def _doing(self, target: str, what: str) -> None:
+        if self._activity is None or self._activity[:2] != (target, what):
+            self._activity = (target, what, time.monotonic(), self.engine.stopped_s)
 
     def _target(self) -> int | None:
         """The version to load into the engine now, if any."""

@@ -93,7 +93,7 @@ class RankZeroChannel:
                     self._met.add(rank)
             missing = self._others - self._met
 
-    def tell(self, message: Order | Result, body: bytes = b"") -> None:
+    def broadcast(self, message: Order | Result, body: bytes = b"") -> None:
         """Send to every other rank; :class:`RankLost` if one is gone."""
         encoded = msgspec.msgpack.encode(message)
         if not isinstance(message, Result):
@@ -105,7 +105,7 @@ class RankZeroChannel:
     def share(self, result: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Send the result of rank 0 to the others."""
         result = np.ascontiguousarray(result, np.float32)
-        self.tell(Result(), result.tobytes())
+        self.broadcast(Result(), result.tobytes())
         return result
 
     def exchange(self, mine: bytes) -> list[bytes]:
@@ -121,17 +121,17 @@ class RankZeroChannel:
                     "the other ranks have replied",
                     self._deadline_s,
                 )
-            heard = self._receive()
-            for rank, message in heard:
+            replies = self._receive()
+            for rank, message in replies:
                 if isinstance(message, RankReply):
                     said[rank] = message.body
                 elif isinstance(message, Answer):
                     self._answers.setdefault(rank, message)
             self._raise_failure(symmetric=False)
-            if not heard and (lost := {r for r in silent if not self._reaches(r, ping)}):
+            if not replies and (lost := {r for r in silent if not self._reaches(r, ping)}):
                 raise self._loss(lost)
         everything = [said[rank] for rank in sorted(said)]
-        self.tell(Result(), msgspec.msgpack.encode(everything))
+        self.broadcast(Result(), msgspec.msgpack.encode(everything))
         return everything
 
     def gather(self) -> bool:
@@ -166,7 +166,7 @@ class RankZeroChannel:
                 raise kind(f"rank {rank} of {self._meeting.who}: {said.error}")
             if symmetric and said == CommandDone():
                 raise RunFailed(
-                    f"rank {rank} of {self._meeting.who} made a step whose loss is not finite on rank 0: the "
+                    f"rank {rank} of {self._meeting.who} completed a step whose loss is not finite on rank 0: the "
                     "trainer must raise NonFiniteLoss on all ranks alike"
                 )
 
@@ -177,11 +177,11 @@ class RankZeroChannel:
         until = time.monotonic() + deadline_s
         ping = msgspec.msgpack.encode(RankPing())
         while (silent := self._others - self._answers.keys()) and time.monotonic() < until:
-            heard = self._receive()
-            for rank, said in heard:
+            replies = self._receive()
+            for rank, said in replies:
                 if isinstance(said, Answer):
                     self._answers.setdefault(rank, said)
-            if not heard and (lost := {r for r in silent if not self._reaches(r, ping)}):
+            if not replies and (lost := {r for r in silent if not self._reaches(r, ping)}):
                 raise self._loss(lost)
 
     def _receive(self) -> list[tuple[int, FromRank]]:
@@ -224,8 +224,8 @@ class RankZeroChannel:
         end, ping = msgspec.msgpack.encode(End()), msgspec.msgpack.encode(RankPing())
         left = {rank for rank in self._others if self._reaches(rank, end, b"")}
         while left and time.monotonic() < until:
-            if heard := self._receive():
-                left -= {rank for rank, said in heard if isinstance(said, Left)}
+            if replies := self._receive():
+                left -= {rank for rank, said in replies if isinstance(said, Left)}
             else:
                 left = {rank for rank in left if self._reaches(rank, ping)}
 
@@ -288,7 +288,7 @@ class RankChannel:
             raise self._loss()
         self._socket.send(msgspec.msgpack.encode(answer))
 
-    def heard(self) -> bool:
+    def failure_handled(self) -> bool:
         """Whether rank 0 handles a reported failure; it cannot while it is blocked in a collective
         by the failed rank. :class:`RankLost` if it is gone.
         """

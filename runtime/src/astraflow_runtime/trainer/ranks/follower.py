@@ -114,5 +114,5 @@ class Follower:
         if not isinstance(error, AstraFlowError):
             error = RunFailed(describe(error, self._owners))
         self._spoke.answer(CommandFailed(str(error), user=isinstance(error, UserError)))
-        if not self._spoke.heard():
+        if not self._spoke.failure_handled():
             self._dataflow.failed(error, who=f"rank {self._ranks.rank}")

@@ -125,7 +125,7 @@ class Leader(Operations):
 
     @contextlib.contextmanager
     def _on_all(self, order: Order, body: bytes = b"") -> Iterator[None]:
-        self._hub.tell(order, body)
+        self._hub.broadcast(order, body)
         try:
             yield
         except RankLost:
