@@ -328,7 +328,7 @@ class TestModelsThatAreRefused:
     def test_other_layers(self) -> None:
         config = transformers.GPT2Config(vocab_size=8, n_embd=8, n_layer=1, n_head=1, n_positions=8)
         other = transformers.AutoModelForCausalLM.from_config(config)
-        with pytest.raises(UserError, match=r"^me: batch_invariant is not made for .*LayerNorm"):
+        with pytest.raises(UserError, match=r"^me: batch_invariant does not support .*LayerNorm"):
             batch_invariant.make_batch_invariant(other, "me")
 
     def test_experts(self) -> None:

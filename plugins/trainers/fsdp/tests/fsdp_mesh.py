@@ -32,7 +32,7 @@ def main(directory: Path) -> None:
         adapters.mkdir()
     train(first, rank.algorithm("grpo", GRPO), [5], rows=1)
     found["saved"] = weights(first)
-    first._joined().tell({})  # type: ignore[attr-defined]
+    first._joined().exchange({})  # type: ignore[attr-defined]
     first.save(folder)
     assert first.finish_save(wait=True)  # type: ignore[attr-defined]
     first.load(directory / "one-rank")

@@ -77,7 +77,7 @@ def main(directory: Path) -> None:
     folder = directory / "two-ranks"
     if number == 0:
         folder.mkdir()
-    first._joined().tell({})  # type: ignore[attr-defined]
+    first._joined().exchange({})  # type: ignore[attr-defined]
     found["saved"] = weights(first)
     first.save(folder)  # and the steps after it run while it is written
     found["through"] = [*train(first, grpo, [6, 7]), digest(first)]
@@ -124,7 +124,7 @@ def publish_together(trainer: Any, ranks: Ranks) -> dict[str, Any]:
     held = sum(memoryview(part.data).nbytes for part in trainer.export_shards())
 
     def share(mine: bytes) -> list[bytes]:
-        said = trainer._joined().tell({"said": mine.hex()})
+        said = trainer._joined().exchange({"said": mine.hex()})
         return [bytes.fromhex(each["said"]) for each in said]
 
     publisher = HttpShardPublisher(

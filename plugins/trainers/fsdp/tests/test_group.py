@@ -117,7 +117,7 @@ def test_a_rank_without_a_device_of_its_own_is_refused(monkeypatch: pytest.Monke
 def test_one_rank_needs_no_other(tmp_path: Path) -> None:
     one, other = (join(0, 1, 0, "cpu", 1, 5.0) for _ in range(2))
     one.leave()
-    assert other.tell({"here": 1}) == [{"here": 1}]
+    assert other.exchange({"here": 1}) == [{"here": 1}]
     other.leave()
     assert not dist.is_initialized()
 

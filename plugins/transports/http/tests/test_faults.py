@@ -148,7 +148,7 @@ def test_other_weights_under_the_announced_number_are_refused(
     publisher, stranger, receiver = rig.publisher(), rig.publisher(), rig.receiver()
     manifest = publisher.publish(1, model(1))
     stranger.publish(1, model(2))
-    with pytest.raises(WeightsError, match=f"announced was {manifest.digest}"):
+    with pytest.raises(WeightsError, match=f"expected {manifest.digest} as announced"):
         receiver.fetch(announce(manifest, *stranger.endpoints), 30)
     assert files(tmp_path) == []
 

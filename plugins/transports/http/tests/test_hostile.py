@@ -116,14 +116,14 @@ def test_an_answer_that_makes_no_sense_is_refused(
 
 
 LIES: dict[str, tuple[dict[str, Any], str]] = {
-    "size": ({"size": 1 << 50}, "announced were"),
-    "no block size": ({"block_size": 0}, "announced were"),
-    "block of a terabyte": ({"block_size": 1 << 40}, "announced were"),
+    "size": ({"size": 1 << 50}, "as announced"),
+    "no block size": ({"block_size": 0}, "as announced"),
+    "block of a terabyte": ({"block_size": 1 << 40}, "as announced"),
     "fewer blocks": ({"blocks": ()}, "has digest"),
     "other policy": ({"policy": "../../etc"}, "is of policy"),
     "other version": ({"version": 2}, "is of policy"),
     "other digest": ({"digest": "0" * 32}, "has digest"),
-    "negative": ({"size": -1}, "announced were"),
+    "negative": ({"size": -1}, "as announced"),
 }
 
 

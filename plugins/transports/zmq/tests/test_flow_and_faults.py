@@ -241,7 +241,7 @@ def test_answers_that_lie_are_errors(rig: Rig) -> None:
         (lambda _: lying(size=1 << 50), "blocks of"),
         (lambda _: lying(block_size=0), "blocks of"),
         (lambda _: lying(version=2), "version 2"),
-        (lambda _: lying(blocks=manifest.blocks[::-1]), "announced was"),
+        (lambda _: lying(blocks=manifest.blocks[::-1]), "as announced"),
         (lambda _: [b"refused", b"\xff" * 9], "could not be fetched"),
         (lambda _: [b"nonsense"], "malformed reply"),
         (lambda _: None, "sent nothing"),

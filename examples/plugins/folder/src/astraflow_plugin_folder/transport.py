@@ -21,7 +21,7 @@ class FolderConfig(ConfigModel):
     """``transport = { use = "folder", path = "/…" }``"""
 
     path: Annotated[str, Field(pattern="^/")] = Field(
-        description="Absolute path of a folder, in which each publisher has one of its own."
+        description="Absolute path of a folder, in which each publisher has its own subfolder."
     )
 
 

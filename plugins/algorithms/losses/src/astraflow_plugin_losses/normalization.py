@@ -54,7 +54,7 @@ def group_statistics(batch: Batch, unit: GroupUnit) -> UnitStatistics:
     elif batch.units is None:
         raise UserError(
             f"group_unit = {unit!r} reads statistics over units, and batch {batch.id!r} ({len(batch)} rows) "
-            "has none; batches of a dataflow have them, one made by hand takes them from "
+            "has none; batches of a dataflow have them, for one built by hand use "
             "astraflow_testing.stamping"
         )
     elif unit == "trajectory":

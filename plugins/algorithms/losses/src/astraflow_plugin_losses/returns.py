@@ -44,7 +44,7 @@ def steps_of(batch: Batch, unit: StepUnit = "token", scope: StepScope = "sequenc
         if batch.units is None:
             raise UserError(
                 f"gae_scope = 'trajectory' reads the order of turns, and batch {batch.id!r} ({len(batch)} "
-                "rows) has no units; batches of a dataflow have them, one made by hand takes them from "
+                "rows) has no units; batches of a dataflow have them, for one built by hand use "
                 "astraflow_testing.stamping"
             )
         chain_of_row = np.unique(batch.trajectory, return_inverse=True)[1]

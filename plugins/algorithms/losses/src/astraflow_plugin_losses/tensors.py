@@ -46,7 +46,7 @@ def at_level(
 
 
 def binary_kl(behaviour: torch.Tensor, current: torch.Tensor, eps: float) -> torch.Tensor:
-    """The KL from the behaviour to the current policy if all that they tell apart is whether a token is the sampled one
+    """The KL from the behaviour to the current policy if they only distinguish whether a token is the sampled one
     (DPPO, Qi et al. 2026, arXiv 2602.04879), ``eps`` in both parts of the second logarithm, as in verl 0.9.1. From
     log-probs, which are at most 0."""
     p, q = behaviour.exp(), current.exp()

@@ -16,7 +16,7 @@ def astraflow_data_policies() -> list[Component]:
             name="dynamic_sampling",
             target="astraflow_plugin_dynamic_sampling.policy:DynamicSampling",
             config="astraflow_plugin_dynamic_sampling.config:DynamicSamplingConfig",
-            summary="drops groups with equal rewards, which have nothing to learn from",
+            summary="drops groups with equal rewards, from which nothing can be learned",
             capabilities=frozenset({"accept", "stateful"}),
         )
     ]

@@ -16,8 +16,8 @@ LONGEST = 32767
 
 
 class Streaks:
-    """How many groups in a row were easy (positive) or hard (negative), by prompt: 2 bytes each beside the
-    ids. A change of kind starts at 1, a group of neither kind at 0."""
+    """How many groups in a row were easy (positive) or hard (negative), by prompt: 2 bytes each in addition to
+    the ids. A change of kind starts at 1, a group of neither kind at 0."""
 
     def __init__(self) -> None:
         self._table = PromptTable(streak="h")

@@ -16,7 +16,7 @@ class MixedStreamsConfig(ConfigModel):
     ratio: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5,
         description="Share of a batch that is borrowed, if available. 1: the stream is shared wholly, batches "
-        "are the source's rows only, and sequences of its own are not trained on.",
+        "are the source's rows only, and its own sequences are not trained on.",
     )
     max_age: Annotated[int, Field(ge=0)] | None = Field(
         None,

@@ -21,7 +21,7 @@ KEEP = Verdict(True)
 
 
 class SolvedFilter:
-    """Admits by success rate, 8 bytes per prompt beside the ids."""
+    """Admits by success rate, 8 bytes per prompt in addition to the ids."""
 
     def __init__(self, config: SolvedFilterConfig, context: ComponentContext) -> None:
         self._config = config

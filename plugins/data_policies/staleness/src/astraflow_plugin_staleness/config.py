@@ -21,7 +21,7 @@ class StalenessThrottleConfig(ConfigModel):
     """``[prompts] data = [{ use = "staleness_throttle", … }]``"""
 
     target: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        1.0, description="Mean staleness of groups as they come in, in versions, that is aimed at."
+        1.0, description="Target mean staleness of groups when they arrive, in versions."
     )
     first: PositiveInt = Field(64, description="Initial limit of prompts in flight.")
     least: PositiveInt = Field(1, description="Minimum of the limit.")

@@ -1,4 +1,4 @@
-"""Fewer rollouts at once while samples come in old.
+"""Fewer concurrent rollouts while arriving samples are stale.
 
 Additive increase, multiplicative decrease (Chiu & Jain 1989), as congestion control has it: with each new
 version of the policy the limit of prompts under way is multiplied by ``cut`` if the groups that came in since

@@ -68,8 +68,8 @@ class Record:
 
 
 class Sampler(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
-    """``version`` is stamped on what is sampled from now on, ``routed`` records ask for experts. Called by the thread that decodes; records come
-    and go by others."""
+    """``version`` is stamped on what is sampled from now on, ``routed`` records ask for experts. Called by the thread that decodes; other threads
+    add and remove records."""
 
     supported_kwargs: dict[str, type] = {}  # noqa: RUF012 (as the base class declares it)
     ignored_kwargs: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class Sampler(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
             record.ended()
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
-        """The tensor that goes with a processor is of no use to this one."""
+        """This one does not use the tensor that belongs to a processor."""
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:

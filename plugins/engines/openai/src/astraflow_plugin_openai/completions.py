@@ -76,8 +76,8 @@ class PendingCompletion(Protocol):
 
 
 class TokenCompletion:
-    """By token ids: vLLM's extensions of the interface. Stop tokens are ours, so that the server is told to
-    heed no others; stop sequences of several tokens are looked for here."""
+    """By token ids: vLLM's extensions of the interface. Stop tokens are ours, so the server is asked to
+    ignore all others; stop sequences of several tokens are searched for here."""
 
     def __init__(self, request: GenerateRequest, eos: tuple[int, ...]) -> None:
         self._request = request
@@ -183,7 +183,7 @@ class TextCompletion:
         return self._cut is not None
 
     def result(self, aborted: bool) -> GenerateResult:
-        """The end-of-sequence token, which is not part of the text, is put back where the server stopped by itself."""
+        """The end-of-sequence token, which is not part of the text, is restored where the server stopped on its own."""
         tokens, reason = self._tokens[: self._cut], _reason(self._reason, aborted, self._cut)
         if reason == "stop" and self._cut is None:
             if len(tokens) < self._request.sampling.max_tokens:
@@ -216,8 +216,8 @@ class Texts:
 
 
 def body_of_score(tokens: npt.NDArray[np.int32]) -> dict[str, Any]:
-    """A request for the log-probs of ``tokens`` (vLLM's ``prompt_logprobs``); one token is sampled after
-    them, which nobody wants."""
+    """A request for the log-probs of ``tokens`` (vLLM's ``prompt_logprobs``); one token is sampled
+    after them and discarded."""
     return {
         "prompt": tokens.tolist(),
         "max_tokens": 1,

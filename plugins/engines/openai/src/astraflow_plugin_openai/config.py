@@ -38,7 +38,7 @@ class OpenAIConfig(ConfigModel):
     )
     context_length: PositiveInt | None = Field(
         default=None,
-        description="Maximum length of a sequence in tokens; default: what the server says, else the model's "
+        description="Maximum length of a sequence in tokens; default: what the server reports, else the model's "
         "folder.",
     )
     retry_s: Seconds = Field(

@@ -91,7 +91,7 @@ class OpenAIEngine(DeskEngine[OpenAIBackend]):
             listed = from_json(answer, _Models, "/models").data
         except AstraFlowError as error:
             if wanted is not None:
-                return _Model(wanted)  # not every server can list; the probe will tell
+                return _Model(wanted)  # not every server can list; the probe decides
             raise PreflightError(
                 f"no OpenAI-compatible server lists its models at url = {client.url!r}: {error}; is it "
                 "running, and does the URL end where its /models begins? If it lists none, set served_model"
@@ -107,7 +107,7 @@ class OpenAIEngine(DeskEngine[OpenAIBackend]):
         return listed[names.index(wanted)]
 
     async def _probe(self, backend: OpenAIBackend, model: ModelConfig) -> None:
-        """One token, to see whether the server is there and knows what the key ``tokens`` says."""
+        """Sample one token, to check that the server responds and supports what the key ``tokens`` says."""
         prompt = np.array([*model.eos[:1], 0][:1], dtype=np.int32)
         probe = backend.completion(GenerateRequest("probe", prompt, Sampling(1)))
         try:

@@ -83,7 +83,7 @@ class SGLangBackend(ServerBackend):
             await self.client.post(f"/flush_cache?timeout={self._flush_s:g}")
 
     async def ask_sample(self, flight: Flight) -> GenerateResult:
-        """Follow an answer; once a stop is complete the server is told to end."""
+        """Follow an answer; once a stop sequence is complete the server is asked to end it."""
         client, headers = self.routes.client(flight.request), self.routes.headers(flight.request)
         since = self.version if client is self.client else None
         sampled = generation.SampledStream(flight.request, self.folder.config.eos, since)
@@ -155,7 +155,7 @@ class SGLangBackend(ServerBackend):
     async def _end(self, identifier: str) -> None:
         """A request that samples is ended by the server, which answers with all that it has. One that is frozen would
         end only when it continues; and one that has not begun may not have reached the scheduler, in which case the
-        server forgets the abort, and takes none a second time. Those are left: SGLang ends what nobody reads."""
+        server forgets the abort, and accepts no second one. Those are left: SGLang ends requests without a reader."""
         following = self._asked.get(identifier)
         if following is None:
             return  # about to ask, or just answered

@@ -173,7 +173,7 @@ class SampledStream:
 
     def partial(self) -> GenerateResult:
         """What came until now, for a request that is not waited for any longer. Tokens that came in one event with
-        a change of version are left out, and those after them, since nobody says which version sampled them."""
+        a change of version are left out, and those after them, since it is unknown which version sampled them."""
         count = self.count if self._sure is None else min(self.count, self._sure)
         return self._result(self._served, count, "stop" if count == self._cut else "abort")
 
@@ -208,7 +208,7 @@ class SampledStream:
 
 
 def body_of_score(identifier: str, tokens: npt.NDArray[np.int32]) -> dict[str, Any]:
-    """A request for the log-probs of ``tokens``; it samples one token more, which nobody wants."""
+    """A request for the log-probs of ``tokens``; it samples one more token, which is discarded."""
     return {
         "input_ids": tokens.tolist(),
         "rid": identifier,

@@ -45,7 +45,7 @@ def gpu() -> torch.device:
 
 
 def pieces(version: Version, most_bytes: int, device: torch.device) -> Iterator[Named]:
-    """The tensors of a version, so many bytes at a time."""
+    """The tensors of a version, at most that many bytes at a time."""
     for file in version.files:
         with safe_open(file, framework="pt") as opened:
             for names in chunks(file, most_bytes):
@@ -126,7 +126,7 @@ class FromBroadcast:
         )
 
     async def load(self, version: Version) -> None:
-        """A server that refused a chunk has left the broadcast, so the next version gets a group of its own."""
+        """A server that refused a chunk has left the broadcast, so the next version gets a new group."""
         if self._group is None:
             await self.prepare()
         try:
@@ -181,7 +181,7 @@ class FromBroadcast:
 
 
 def join(port: int, rank: int, world_size: int, name: str) -> dist.ProcessGroupGloo:
-    """A group beside the default one. The prefixes of the store are those under which torch's helper, which
+    """A group separate from the default one. The prefixes of the store are those under which torch's helper, which
     SGLang calls on its side, has members find each other."""
     timeout = timedelta(seconds=_JOIN_S)
     store: Any = dist.TCPStore(  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""LoRA adapters as versions: merged into the weights that they are for, which are kept beside."""
+"""LoRA adapters as versions: merged into their base weights, which are kept as a copy."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class AdapterMerger:
         self._bases: dict[str, torch.Tensor] = {}
 
     def check(self, base: str | None, version: int) -> None:
-        """Raise :class:`WeightsError` unless the weights are those of ``base``, for an adapter beside them."""
+        """Raise :class:`WeightsError` unless the weights are those of ``base``, for an adapter kept next to them."""
         self._base.check_digest(base, version)
         if self._bases:
             raise WeightsError(
-                f"version {version} is an adapter beside its base, and one is merged into that: load the whole version first"
+                f"version {version} is an adapter kept next to its base, and another one is merged into that base: load the whole version first"
             )
 
     def rebase(self, digest: str) -> None:

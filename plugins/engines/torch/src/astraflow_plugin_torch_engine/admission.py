@@ -23,7 +23,7 @@ def next_jobs(
     most_prefill_tokens: int,
     begins: Callable[[Job], bool],
 ) -> tuple[list[Job], dict[bytes, npt.NDArray[np.int32]]]:
-    """The first of the heap ``waiting``, taken out, as many as one forward pass and the cache allow beside the rows that run; and
+    """The first of the heap ``waiting``, taken out, as many as one forward pass and the cache allow in addition to the rows that run; and
     their prompts, equal ones once. Those for which ``begins`` is false are taken out, and begin not."""
     jobs: list[Job] = []
     prompts: dict[bytes, npt.NDArray[np.int32]] = {}

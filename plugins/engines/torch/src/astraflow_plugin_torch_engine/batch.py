@@ -35,7 +35,7 @@ _TABLES = 256
 
 
 Settled = tuple["asyncio.Future[Any]", Any]
-"""A future and what became of it: a value, or an exception."""
+"""A future and its outcome: a value, or an exception."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Job:
 
 
 def settle(settled: list[Settled]) -> None:
-    """Give futures what became of them, unless nobody waits any more."""
+    """Resolve futures, unless their callers no longer wait."""
     for future, value in settled:
         if future.done():
             continue

@@ -121,7 +121,7 @@ class TorchEngine:
         return 0 if self._config.batch_invariant else MOST
 
     async def load_adapter(self, name: str, source: WeightSource | None) -> None:
-        """Read beside the decoding thread, and taken between two decoding steps."""
+        """Read concurrently with the decoding thread, and swapped in between two decoding steps."""
         loop = self._loop
         if not self.most_adapters:
             raise UserError(
@@ -177,7 +177,7 @@ class TorchEngine:
         await asyncio.to_thread(self._membership.take, rendezvous)
 
     async def receive(self, version: int, buckets: Sequence[Bucket]) -> None:
-        """Into memory beside the weights; swapped in when all of it is right."""
+        """Into memory next to the weights; swapped in once all of it is verified."""
         loop = self._loop
         tensors = await asyncio.to_thread(self._membership.receive, version, buckets)
         await _command(loop, lambda: loop.load_received(version, tensors))

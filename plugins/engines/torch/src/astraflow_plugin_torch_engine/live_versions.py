@@ -1,4 +1,4 @@
-"""Versions that are adapters and lie beside their base: a request keeps the one with which it began."""
+"""Versions that are adapters and are kept next to their base: a request keeps the one with which it began."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from astraflow_torch_weights.pixels import PixelReader
 
 
 class ImageReader(PixelReader):
-    """Decodes them beside the event loop and the decoding thread; the pixels stay in the model's cache."""
+    """Decodes them off the event loop and the decoding thread; the pixels stay in the model's cache."""
 
     def __init__(self, model: CausalModel) -> None:
         super().__init__("torch", model.folder, model.images)

@@ -1,4 +1,4 @@
-"""Versions that come from the trainer's memory, into memory beside the weights that are served."""
+"""Versions that come from the trainer's memory, into memory next to the weights that are served."""
 
 from __future__ import annotations
 

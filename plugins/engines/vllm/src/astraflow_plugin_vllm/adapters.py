@@ -3,7 +3,7 @@ loaded.
 
 For a version vLLM's own route replaces an adapter in place only in that every later step reads its file again (0.32), and
 leaves requests that were started without one without one. So every request of a session names the same adapter,
-which at first changes nothing, and our worker extension replaces its weights. An adapter with a name of its own is never
+which at first changes nothing, and our worker extension replaces its weights. An adapter with its own name is never
 changed: one that takes its place is another one to the server.
 """
 

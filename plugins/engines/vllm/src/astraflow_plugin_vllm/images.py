@@ -1,5 +1,5 @@
-"""Images of requests, as vLLM's ``/inference/v1/generate`` takes them beside the tokens: what its processors would have made
-of them.
+"""Images of requests, as vLLM's ``/inference/v1/generate`` takes them along with the tokens: as its processors would have prepared
+them.
 
 The server is given pixels and never files: its own processor scales with torchvision where that is installed, and turns
 transparent images white, and so would see others than the trainer.
@@ -64,9 +64,9 @@ def _reader(folder: Path) -> PixelReader:
 
 
 def features_of(images: Images, items: list[str], salt: str) -> dict[str, Any] | None:
-    """The field ``features`` of a request: where each of ``images`` stands among the tokens, with what :func:`packed` made
-    of it; none without images. vLLM keeps what its vision tower made of an image by the hash that it is given, and another
-    version of the tower makes something else of it: so ``salt`` is part of the hash."""
+    """The field ``features`` of a request: where each of ``images`` stands among the tokens, with the result of :func:`packed`;
+    none without images. vLLM caches the output of its vision tower by the hash of the image, and another
+    version of the tower has another output: so ``salt`` is part of the hash."""
     if not images:
         return None
     return {

@@ -62,7 +62,7 @@ def body_of(
     adapter: str | None = None,
     features: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The body of a request. Stop tokens are ours, so the server is told to heed no others; ``salt``
+    """The body of a request. Stop tokens are ours, so the server is asked to ignore all others; ``salt``
     keeps the prefix cache of one version apart from that of another. ``adapter`` is the server's name for the
     adapter to use, ``features`` are the images (:mod:`astraflow_plugin_vllm.images`)."""
     sampling = request.sampling
@@ -94,7 +94,7 @@ def body_of_score(
     adapter: str | None = None,
     features: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """A request for the log-probs of ``tokens``. It samples one token more, which nobody wants; log-probs
+    """A request for the log-probs of ``tokens``. It samples one more token, which is discarded; log-probs
     of a prompt are computed again, so nothing is read from the prefix cache."""
     return {
         **_beside(adapter, features),
@@ -161,7 +161,7 @@ class SampledPieces:
             self.reason = choice.finish_reason or self.reason
 
     def result(self, cut: int | None = None) -> GenerateResult:
-        """All of it; with ``cut``, so many tokens, which a stop sequence ends."""
+        """All of it; with ``cut``, the first ``cut`` tokens, which a stop sequence ends."""
         count = len(self.tokens)
         if self.reason not in REASONS:
             raise AstraFlowError(f"vLLM ended a request with {self.reason!r}")

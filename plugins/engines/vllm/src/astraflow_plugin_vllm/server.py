@@ -61,7 +61,7 @@ KNOWN_CAUSES = (
 
 
 class VllmServer(ChildServer):
-    """``vllm serve`` on a Unix socket that nobody else can reach. ``cpu``: the CPU build."""
+    """``vllm serve`` on a Unix socket that no other user can reach. ``cpu``: the CPU build."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ def _arguments(config: VllmConfig, model: Path, socket: Path, seed: int, cpu: bo
 
 
 def _environment(config: VllmConfig, cpu: bool) -> dict[str, str]:
-    """Ours, with the routes for weights, pauses and the like open, which nobody but us can reach."""
+    """Our server, with the routes for weights, pauses and the like open; only this process can reach it."""
     own = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
     own.setdefault("HF_HUB_OFFLINE", "1")
     if config.lora_rank is not None:

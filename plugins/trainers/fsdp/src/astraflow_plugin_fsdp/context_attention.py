@@ -1,7 +1,7 @@
 """Attention of ranks that share the tokens of rows: each with its own queries, and the keys and values of all.
 
 As for Llama 3 (Grattafiori et al. 2024, arXiv:2407.21783, 3.3.2) these are gathered, not sent around in a ring: with grouped
-queries they are small beside the queries, and which of them a query sees may be anything.
+queries they are small compared with the queries, and which of them a query sees may be anything.
 """
 
 from __future__ import annotations

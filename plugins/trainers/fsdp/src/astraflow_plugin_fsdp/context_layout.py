@@ -14,21 +14,21 @@ from astraflow_training.micro_batches import Indices, MicroBatch
 @dataclass(frozen=True, slots=True)
 class TokenSpan:
     """Consecutive tokens of one row: those of a rank at ``queries`` of its own tokens see those at ``keys`` of all, the
-    last the last, the one before it all but the last, and so on."""
+    last query sees up to the last key, the previous one all but that, and so on."""
 
     queries: slice
     keys: slice
 
 
 def padded(micro: MicroBatch, ranks: int) -> MicroBatch:
-    """The same predictions, with so many tokens more on the right of each row that two chunks of equal length are
+    """The same predictions, with each row padded on the right so that two chunks of equal length are
     there for each of ``ranks``."""
     width = micro.input_ids.shape[1]
     more = -width % (2 * ranks)
     ids = np.pad(micro.input_ids, ((0, 0), (0, more)), mode="edge")
     places = micro.position_ids
     if places is not None:
-        # The last packed row continues: nobody looks back from behind its end.
+        # The last packed row continues: no query lies behind its end.
         places = np.concatenate([places, places[:, -1:] + 1 + np.arange(more)], axis=1)
     states = micro.states + micro.states // width * more
     routed = micro.routed

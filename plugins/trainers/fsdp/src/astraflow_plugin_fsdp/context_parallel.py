@@ -54,8 +54,8 @@ def _rotary_types(config: Any) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class SplitBackbone:
-    """``backbone`` on this rank's tokens: it takes those of all ranks of ``group`` and gives the hidden states of
-    its own, ``[B, t, H]``."""
+    """``backbone`` on this rank's tokens: it takes those of all ranks of ``group`` and returns the hidden states of
+    its own tokens, ``[B, t, H]``."""
 
     backbone: Any
     group: Any

@@ -17,7 +17,7 @@ from astraflow_training.micro_batches import MicroBatch
 class Boundary:
     """A model whose predictions are leaves: the graph of the loss ends at them.
 
-    Its backward pass thus goes through the model whatever the loss is made of. The sums of gradients are
+    Its backward pass thus goes through the model whatever terms the loss has. The sums of gradients are
     collectives, in which a rank must not be missing because its rows had no part in a term.
     """
 

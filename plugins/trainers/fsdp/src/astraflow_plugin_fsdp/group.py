@@ -1,4 +1,4 @@
-"""The ranks of a trainer: how they meet, and what they tell one another beside gradients."""
+"""The ranks of a trainer: their rendezvous, and what they exchange other than gradients."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class RankGroup:
     """``size`` ranks that make the same calls in the same order.
 
     ``mesh`` is ``[replicas, shards]``, or ``[shards]`` with one replica, on ``device``; ``tensor`` is ``[T]``, the
-    neighbouring ranks that compute the same tokens with a part of each layer, or ``None`` where every rank has tokens of
-    its own; ``context`` is the process group of those that compute the same rows and part of each layer, each its
-    tokens, or ``None``. What is said by the methods goes over CPU, through a group of its own.
+    neighbouring ranks that compute the same tokens with a part of each layer, or ``None`` where every rank has its
+    own tokens; ``context`` is the process group of those that compute the same rows and part of each layer, each its
+    tokens, or ``None``. The methods exchange data over CPU, through a separate group.
     """
 
     rank: int
@@ -43,7 +43,7 @@ class RankGroup:
     context: Any
     control: Any
     files: Any
-    """Process group of asynchronous checkpoints: their collectives run beside those of training, and two
+    """Process group of asynchronous checkpoints: their collectives run concurrently with those of training, and two
     streams of collectives in one gloo group corrupt each other."""
 
     @property
@@ -61,18 +61,18 @@ class RankGroup:
         """Which share of the rows is this rank's, and of how many."""
         return self.rank // self.alike, self.size // self.alike
 
-    def tell(self, facts: dict[str, Any]) -> list[dict[str, Any]]:
-        """What every rank tells the others, in the order of ranks; JSON."""
+    def exchange(self, facts: dict[str, Any]) -> list[dict[str, Any]]:
+        """The ``facts`` of every rank, in the order of ranks; JSON."""
         said = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(lengths, torch.tensor([len(said)]), group=self.control)
         longest = max(int(length) for length in lengths)
-        heard = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        received = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
         padded = torch.nn.functional.pad(said, (0, longest - len(said)))
-        dist.all_gather(heard, padded, group=self.control)
+        dist.all_gather(received, padded, group=self.control)
         return [
             json.loads(text[: int(length)].numpy().tobytes())
-            for text, length in zip(heard, lengths, strict=True)
+            for text, length in zip(received, lengths, strict=True)
         ]
 
     def total(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -84,7 +84,7 @@ class RankGroup:
 
     def agree(self, problem: str | None) -> None:
         """Raise :class:`UserError` on every rank if one of them has a problem."""
-        problems = [said["problem"] for said in self.tell({"problem": problem})]
+        problems = [said["problem"] for said in self.exchange({"problem": problem})]
         for rank, found in enumerate(problems):
             if found is not None:
                 raise UserError(found if rank == self.rank else f"rank {rank}: {found}")
@@ -108,10 +108,10 @@ def join(
     cpu_offload: bool = False,
     context_parallel: int = 1,
 ) -> RankGroup:
-    """Meet the other ranks at ``MASTER_ADDR``:``MASTER_PORT``, or nobody if there is one rank.
+    """Connect to the other ranks at ``MASTER_ADDR``:``MASTER_PORT``, if there are any.
 
-    Raises :class:`DeadlineExceeded` that names who is missing after ``deadline_s``, which is also the time
-    that a collective may take.
+    Raises :class:`DeadlineExceeded` that names the missing ranks after ``deadline_s``, which is also the
+    timeout of collectives.
     """
     global _users
     named = {
@@ -225,7 +225,7 @@ def _device(name: str, local: int) -> torch.device:
     if local >= count:
         raise UserError(
             f"trainer 'fsdp' is configured for 'cuda', but local rank {local} finds {count} CUDA devices: "
-            "each rank needs one of its own"
+            "each rank needs its own"
         )
     device = torch.device("cuda", local)
     torch.cuda.set_device(device)

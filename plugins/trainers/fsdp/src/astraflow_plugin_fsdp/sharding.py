@@ -47,7 +47,7 @@ from astraflow_training.micro_batches import Indices, MicroBatch
 class ShardedLM(CausalLM):
     """A :class:`CausalLM` whose ``whole`` is the root of FSDP's groups: everything that reads weights runs
     as its forward method ``compute``. With a ``context`` the ranks of this process group share the tokens of its
-    micro-batches, which are padded for them, and each is told what all have predicted. Of a model in ``one_shard`` the
+    micro-batches, which are padded for them, and each gets the predictions of all. Of a model in ``one_shard`` the
     gathered weights are kept from the first micro-batch of a step to the last."""
 
     context: Any = None
@@ -117,8 +117,8 @@ def _owned(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 @dataclass(frozen=True, slots=True)
 class ModelRecipe:
-    """What is made of a folder, beside shards: see the keys of the same names. With ``adapted`` there are adapters,
-    with ``critic`` a value head on the model or beside a critic from a folder of its own."""
+    """What is built from a folder, other than shards: see the keys of the same names. With ``adapted`` there
+    are adapters, with ``critic`` a value head on the model or a critic from a separate folder."""
 
     config: FsdpConfig
     attention: str

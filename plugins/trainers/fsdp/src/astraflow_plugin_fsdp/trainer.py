@@ -92,12 +92,14 @@ class FsdpTrainer:
         self._budget = config.micro_batch_tokens or MICRO_BATCH_TOKENS[group.device.type]
         self._source, self._total_steps = model, total_steps
         self._critic = "values" in needs
-        beside: Path | Literal["head"] | None = None
+        critic_source: Path | Literal["head"] | None = None
         if self._critic:
             own = config.critic == "model"
-            beside = (config.critic_model or model) if own else "head"
+            critic_source = (config.critic_model or model) if own else "head"
         adapted = config.lora_rank > 0
-        recipe = ModelRecipe(config, attention, config.gradient_checkpointing, adapted, beside)
+        recipe = ModelRecipe(
+            config, attention, config.gradient_checkpointing, adapted, critic_source
+        )
         self._model, self._recipe = load_sharded(model, group, recipe), recipe
         self._bare_is_reference = (
             "reference" in needs and config.reference_model is None and adapted
@@ -108,7 +110,7 @@ class FsdpTrainer:
             self._reference.whole.requires_grad_(False).eval()
             self._same_vocabulary("reference_model", folder, self._reference)
         if self._model.critic is not None:
-            self._same_vocabulary("critic_model", beside, self._model.critic)
+            self._same_vocabulary("critic_model", critic_source, self._model.critic)
         self._optimizer = adamw(self._model, config)
 
     @property
@@ -165,8 +167,8 @@ class FsdpTrainer:
         """See :class:`astraflow_core.protocols.trainer.Trainer`. The metrics are those of all ranks, on every
         rank; seconds are of the slowest, memory of the fullest.
 
-        Beside the required ones: ``trained_tokens``, ``loss_<term>`` (they add up to ``loss``), ``entropy_estimate``,
-        ``critic_grad_norm`` of a critic of its own, ``padding_fraction`` of the computed tokens, ``forward_s``,
+        In addition to the required ones: ``trained_tokens``, ``loss_<term>`` (they add up to ``loss``), ``entropy_estimate``,
+        ``critic_grad_norm`` of a separate critic, ``padding_fraction`` of the computed tokens, ``forward_s``,
         ``backward_s``, ``optimizer_s``, ``peak_memory_gb``.
         """
         self._zero_grad()
@@ -224,7 +226,7 @@ class FsdpTrainer:
             boundary = accumulate(
                 self._model, share.batch, algorithm, step, parts, tally, reduce_each, backward
             )
-        ranks = group.tell(
+        ranks = group.exchange(
             {
                 "sums": tally.totals(),
                 "seconds": tally.seconds,

@@ -16,7 +16,7 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-"""The constants that Megatron-Core has built in beside the factor."""
+"""The constants that Megatron-Core hard-codes in addition to the factor."""
 
 
 @dataclass(frozen=True, slots=True)

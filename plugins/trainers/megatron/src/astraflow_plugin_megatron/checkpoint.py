@@ -100,7 +100,7 @@ class MegatronCheckpoints:
         return True
 
     def _end_of_the_last(self) -> None:
-        """One that nobody finished was given up: how it ended does not matter, but that it has."""
+        """An unfinished one was abandoned: its result does not matter, only that it has ended."""
         if self._writing is not None:
             wait([self._writing])
             self._writing = None

@@ -2,7 +2,7 @@
 
 Megatron-Core asks for the current CUDA device, allocates on ``"cuda"`` by name, keeps the states of the CUDA
 generator and compares types by their CUDA names. Within :func:`standing_in` all of that means the CPU; no
-source of Megatron-Core is changed and nothing outlasts the block. What it cannot show: NCCL, streams,
+source of Megatron-Core is changed and nothing remains changed after the block. What it cannot show: NCCL, streams,
 fused kernels, and a tensor of ours on the wrong device, which it would hide.
 """
 

@@ -1,4 +1,4 @@
-"""Where ranks meet: each says that it is there, and the one that does not is named."""
+"""The rendezvous of the ranks: each registers, and those that do not are named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _meetings = itertools.count()
 
 def meeting_place(ranks: Ranks) -> Any:
     """The store through which these ranks make their process groups, at the address that torchrun left in the
-    environment. Raises :class:`DeadlineExceeded` naming the ranks that have not come in time.
+    environment. Raises :class:`DeadlineExceeded` naming the ranks that did not arrive in time.
 
     The store of torchrun's agent outlives its ranks, and so does what they said before a restart; hence a part
     of it for each restart, and for each meeting of a process.

@@ -1,4 +1,4 @@
-"""The ranks of a trainer: how they meet, what each of them holds, and what they tell one another."""
+"""The ranks of a trainer: their rendezvous, what each of them holds, and what they exchange."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def plain(key: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def whole(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What :func:`plain` made of the state of one parameter."""
+    """The result of :func:`plain` for the state of one parameter."""
     split = {key.partition(".")[0] for key in state if "." in key}
     found = {key: value for key, value in state.items() if "." not in key}
     if split:

@@ -55,8 +55,8 @@ class TorchTrainer:
 
     Weights, gradients and optimizer state are float32; with ``compute_dtype = "bfloat16"`` matrix products
     run under autocast. Dropout is off, so that the log-probs trained on are those that were sampled from.
-    For an algorithm that needs values, a linear value head shares the backbone, or has a backbone of its
-    own (``critic = "model"``); either is in checkpoints and never published.
+    For an algorithm that needs values, a linear value head shares the backbone, or has its own backbone
+    (``critic = "model"``); either is in checkpoints and never published.
 
     With ``lora_rank`` adapters are trained and published, and the reference model is the model without them.
     """
@@ -79,7 +79,7 @@ class TorchTrainer:
         torch.manual_seed(self._seed)
         device = _device(self._config.device)
         attention = attention_of(self._config, device)
-        # A mask of all pairs costs little beside the arithmetic of a CPU, and much memory of a GPU.
+        # A mask of all pairs costs little compared with the arithmetic of a CPU, and much memory of a GPU.
         trees = (device.type == "cpu" and attention != "flash_attention_2") or attention == FLEX
         # In a tree the tokens before one are not its neighbours: attention adds up in another order.
         trees = trees and not self._config.batch_invariant
@@ -99,7 +99,7 @@ class TorchTrainer:
         elif self._critic:
             folder = self._config.critic_model
             self._model = with_critic(
-                self._model, self._load_beside("critic_model", folder or model, attention)
+                self._model, self._load_other_model("critic_model", folder or model, attention)
             )
         if self._config.compile:
             check_compiler("compile = true", self._model.device)
@@ -157,8 +157,8 @@ class TorchTrainer:
     def step(self, batch: Batch, algorithm: Algorithm, step: int) -> dict[str, float]:
         """See :class:`astraflow_core.protocols.trainer.Trainer`.
 
-        Beside the required metrics: ``trained_tokens``, ``loss_<term>`` (they add up to ``loss``),
-        ``entropy_estimate``, ``critic_grad_norm`` of a critic of its own, ``padding_fraction`` of the computed
+        In addition to the required metrics: ``trained_tokens``, ``loss_<term>`` (they add up to ``loss``),
+        ``entropy_estimate``, ``critic_grad_norm`` of a separate critic, ``padding_fraction`` of the computed
         tokens, ``forward_s``, ``backward_s``, ``optimizer_s`` and ``peak_memory_gb``.
         """
         self._zero_grad()
@@ -344,7 +344,7 @@ class TorchTrainer:
         folder = self._config.reference_model
         if folder is None:
             return self._model.frozen_copy()
-        model = self._load_beside("reference_model", folder, attention)
+        model = self._load_other_model("reference_model", folder, attention)
         model.whole.requires_grad_(False).eval()
         return model
 
@@ -362,7 +362,7 @@ class TorchTrainer:
                 self._layout = "bucketed"
         return model
 
-    def _load_beside(self, key: str, folder: Path, attention: str) -> CausalLM:
+    def _load_other_model(self, key: str, folder: Path, attention: str) -> CausalLM:
         """Another model of the same vocabulary, on the same device."""
         checkpointing = key == "critic_model" and self._config.gradient_checkpointing
         device = self._model.device

@@ -16,8 +16,8 @@ WHOLE_TOO = ("delta", "collective", "cuda_ipc")
 
 @dataclass(frozen=True, slots=True)
 class TransportFacts:
-    """What a choice depends on. ``shared_bytes`` are free in /dev/shm. ``link`` is the way between publisher and
-    receivers as far as it is known, and ``how`` says who measured it, or why nobody did."""
+    """What a choice depends on. ``shared_bytes`` are free in /dev/shm. ``link`` is the connection between publisher
+    and receivers as far as it is known, and ``how`` says how it was measured, or why it was not."""
 
     engine: str
     trainer: str

@@ -21,7 +21,7 @@ _NEEDED = {"swaps", "pull_s", "pull_mb"}
 
 def measured(folder: Path, host: str) -> tuple[Link, str] | None:
     """The slowest link of the newest run in ``folder`` whose publisher was reached at ``host``, and which run that is,
-    by what a run directory holds; ``None`` if there is none, or it fetched too little to tell."""
+    by what a run directory holds; ``None`` if there is none, or it fetched too little to measure."""
     try:
         runs = [path.parent for path in folder.glob("*/metrics.jsonl")]
         runs.sort(key=lambda run: (run / "metrics.jsonl").stat().st_mtime, reverse=True)

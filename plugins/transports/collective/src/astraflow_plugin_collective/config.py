@@ -24,5 +24,5 @@ class CollectiveConfig(ListeningKeys, FetchingKeys):
         30.0, description="Maximum duration of the rendezvous and the broadcast of one version."
     )
     bucket_mb: Annotated[int, Field(ge=1, le=4096)] = Field(
-        64, description="MiB that are broadcast at once; a larger tensor goes alone."
+        64, description="MiB that are broadcast at once; a larger tensor is sent alone."
     )

@@ -14,8 +14,8 @@ CLOSE_S = 5.0
 
 
 class CollectivePublisher(DirectHttpPublisher):
-    """Publishing waits for the snapshot only; the round continues in a thread. A new version ends the window of the one
-    before; a broadcast that has begun continues."""
+    """Publishing waits for the snapshot only; the round continues in a thread. A new version ends the window of the previous
+    one; a broadcast that has started continues."""
 
     def __init__(self, policy: str, token: str, port: int, manner: Manner) -> None:
         self._manner = manner

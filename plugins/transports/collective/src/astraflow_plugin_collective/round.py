@@ -34,8 +34,8 @@ class Manner:
 
 
 class Round:
-    """Runs in a thread of its own from :meth:`start` on. ``expected`` are those who joined the round before; when all
-    of them are there the window ends. ``members`` are those who joined."""
+    """Runs in its own thread from :meth:`start` on. ``expected`` are the members of the previous round; the window
+    ends once all of them have joined. ``members`` are those that joined."""
 
     def __init__(
         self,

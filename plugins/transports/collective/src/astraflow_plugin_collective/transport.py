@@ -22,7 +22,7 @@ class CollectiveTransport:
 
     def publisher(self) -> CollectivePublisher:
         """A publisher for the context's policy that listens at once."""
-        # A RaaS, which has no use for torch, does without it.
+        # A RaaS does not need torch and works without it.
         from astraflow_plugin_collective.publisher import CollectivePublisher
         from astraflow_plugin_collective.round import Manner, backend_of
 

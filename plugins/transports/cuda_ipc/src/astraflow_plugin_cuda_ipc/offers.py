@@ -34,8 +34,8 @@ class _Offer:
 
 
 class Offers:
-    """``make(data)`` copies bytes into a buffer. One version is in buffers at a time: one that is superseded stays until
-    its tickets are given back or their ``lease_s`` are over, and an engine that asks meanwhile is told to fetch."""
+    """``make(data)`` copies bytes into a buffer. One version is in buffers at a time: a superseded one stays until
+    its tickets are returned or their ``lease_s`` have passed, and an engine that asks meanwhile has to fetch."""
 
     def __init__(
         self, make: Callable[[memoryview], Buffer], bucket_bytes: int, lease_s: float

@@ -20,7 +20,7 @@ class CudaIpcTransport:
 
     def publisher(self) -> CudaIpcPublisher:
         """A publisher for the context's policy that listens at once, on this host only."""
-        # A RaaS, which has no use for torch, does without it.
+        # A RaaS does not need torch and works without it.
         from astraflow_plugin_cuda_ipc.gpu_buffer import GpuBuffer
 
         config = self._config

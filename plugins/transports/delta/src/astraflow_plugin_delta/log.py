@@ -47,7 +47,7 @@ class LinkLog:
 
     def merge(self, codec: Codec) -> None:
         """Make the merged links that end at the newest version: of every second one a link over two, of
-        every fourth one over four, and so on. Each is made of two that exist."""
+        every fourth one over four, and so on. Each is merged from two existing ones."""
         with self._lock:
             versions, count = list(self._versions), self._count
         for span in SPANS:

@@ -33,7 +33,7 @@ STILL_S = 60.0
 
 
 class StoreSource:
-    """Reads parts in parallel; a part that is missing may still appear while its manifest is there."""
+    """Reads parts in parallel; a missing part may still appear while its manifest exists."""
 
     def __init__(
         self, announcement: Announcement, endpoint: str, token: str, config: DiskConfig
@@ -111,7 +111,7 @@ class StoreSource:
             raise self._error
 
     def close(self) -> None:
-        """Stop reading and end the lease; it would end by itself."""
+        """Stop reading and end the lease; otherwise it would expire."""
         with self._condition:
             self._error = self._error or PublisherFailed("closed")
         with contextlib.suppress(StoreError):

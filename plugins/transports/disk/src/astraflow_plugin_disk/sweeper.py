@@ -1,4 +1,4 @@
-"""Removes dropped versions when nobody reads them, in a thread of its own."""
+"""Removes dropped versions once they have no readers, in a separate thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes versions in a thread of its own, one at a time, so that a trainer waits for its snapshot only."""
+"""Writes versions in a separate thread, one at a time, so that a trainer waits for its snapshot only."""
 
 from __future__ import annotations
 

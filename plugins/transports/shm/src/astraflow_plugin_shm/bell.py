@@ -1,4 +1,4 @@
-"""Hears publishers ring, in a thread of its own."""
+"""Receives the notifications of publishers, in a separate thread."""
 
 from __future__ import annotations
 

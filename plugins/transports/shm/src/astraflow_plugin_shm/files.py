@@ -1,4 +1,4 @@
-"""Files in shared memory that hold one version each, and are used again once nobody reads them.
+"""Files in shared memory that hold one version each, and are reused once they have no readers.
 
 A reader's lease is a shared lock (flock) on the file: the kernel ends it when the reader dies, and no clock
 is involved. A file is written only under an exclusive lock.
@@ -80,7 +80,7 @@ class SharedFiles(Snapshotter):
         return snapshot, file
 
     def allocate(self, size: int) -> memoryview:
-        """A file of ``size`` bytes that nobody reads, locked. Raises :class:`WeightsError` if memory is
+        """A file of ``size`` bytes without readers, locked. Raises :class:`WeightsError` if memory is
         full."""
         for file in self._free:
             if len(file.view) == size and file.lock():

@@ -35,8 +35,8 @@ class MappedVersion:
 
     @property
     def untouched(self) -> bool:
-        """Whether nobody has written to the file since. What a process changes through a mapping of its own, as the
-        publisher fills files, leaves no trace."""
+        """Whether the file has not been written since. Changes that a process makes through its own mapping,
+        as the publisher does, are not detected."""
         return os.fstat(self.descriptor).st_mtime_ns == self.written_ns
 
     def end(self) -> None:

@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 class ShmReceiver:
     """Opens versions; see :class:`astraflow_core.protocols.transport.Receiver`.
 
-    With ``ahead``, the newest version that a publisher rang for is leased and verified before it is asked
-    for; the one before is let go then.
+    With ``ahead``, the newest version that a publisher announced is leased and verified before it is requested;
+    the previous one is then released.
     """
 
     def __init__(self, directory: Path, *, ahead: bool) -> None:

@@ -13,7 +13,7 @@ from zmq.utils import z85
 
 
 def secure(socket: zmq.Socket[bytes], token: str, *, server: bool) -> None:
-    """Make ``socket`` talk to holders of ``token`` only; before it binds or connects."""
+    """Make ``socket`` accept only peers that have ``token``; call this before it binds or connects."""
     secret, public = _pair(token, "server" if server else "client")
     socket.curve_secretkey, socket.curve_publickey = secret, public
     if server:

@@ -1,4 +1,4 @@
-"""Answers requests for manifests and blocks, in a thread of its own; every request gets one answer."""
+"""Answers requests for manifests and blocks, in a separate thread; every request gets one reply."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class ZmqSource:
                 self._again(lost, landing)
 
     def close(self) -> None:
-        """Say that the reader is done, if there is a connection; the lease would end by itself."""
+        """Report that the reader is done, if there is a connection; otherwise the lease would expire."""
         for line in self._lines[:1]:
             if line.agreed:
                 with contextlib.suppress(Lost):

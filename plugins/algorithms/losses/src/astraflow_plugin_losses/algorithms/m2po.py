@@ -77,7 +77,7 @@ class M2po(ClippedLoss[M2poConfig], GroupLoss[M2poConfig]):
 
     @property
     def proximal_in_loss(self) -> bool:
-        """No: masks over the mini-batch are made of them."""
+        """No: masks over the mini-batch are computed from them."""
         return False
 
     def weights(self, batch: Batch) -> dict[str, npt.NDArray[np.float32]]:

@@ -57,7 +57,7 @@ class Gdpo(ClippedLoss[GdpoConfig]):
     """Group reward-Decoupled Normalization Policy Optimization (Liu et al. 2026, arXiv 2601.05242) in the variant of verl
     0.9.1: advantage estimator ``gdpo`` with the policy loss ``vanilla``.
 
-    Each reward is normalised by itself, ``(R_k - mean_k) / (std_k + std_eps)`` over the trajectories of the group with n - 1;
+    Each reward is normalised separately, ``(R_k - mean_k) / (std_k + std_eps)`` over the trajectories of the group with n - 1;
     their sum with the weights is normalised over the trained tokens of the batch (1e-8 inside the root). A reward in
     which a group has no spread adds 0. The reward of the sequences, on which data policies decide, plays no part.
     ``std_eps = 1e-4``, ``whiten = "row"``, ``whiten_eps = 1e-4`` and ``whiten_eps_inside = false`` are TRL 1.16.0 with

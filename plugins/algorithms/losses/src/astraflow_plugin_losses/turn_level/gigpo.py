@@ -34,7 +34,7 @@ class GigpoConfig(TurnClipConfig):
         0.95, description="Discount per turn of the returns that are compared within a state."
     )
     step_weight: NotNegative = Field(
-        1.0, description="Weight of the advantage within a state beside that of the episode."
+        1.0, description="Weight of the advantage within a state relative to that of the episode."
     )
     mode: Literal["mean_norm", "mean_std_norm"] = Field(
         "mean_norm", description="Subtract the mean of a group, or also divide by its deviation."

@@ -56,7 +56,7 @@ class Reinforce(TurnLoss[ReinforceConfig]):
 
     NAME = "reinforce"
     LACKS = (
-        "earned a reward of its own, so that only outcomes are discounted: where turns earn something, the workflow is to "
+        "earned its own reward, so that only outcomes are discounted: where turns earn something, the workflow is to "
         "say so (Sequence.turn_rewards), as the workflow `environment` does"
     )
 

@@ -54,7 +54,7 @@ class TurnGrpo(TurnLoss[TurnGrpoConfig]):
 
     NAME = "turn_grpo"
     LACKS = (
-        "earned a reward of its own, so that only outcomes are compared: the workflow is to say what each turn earned "
+        "earned its own reward, so that only outcomes are compared: the workflow is to say what each turn earned "
         "(Sequence.turn_rewards), as the workflow `environment` does"
     )
 

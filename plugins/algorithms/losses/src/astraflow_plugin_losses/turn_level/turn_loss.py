@@ -1,4 +1,4 @@
-"""The base of losses that compare turns: they tell how much of what they compare a workflow gave."""
+"""The base of losses that compare turns: they report how much of what they compare the workflow provides."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ C = TypeVar("C", bound=TurnClipConfig)
 
 
 class TurnLoss(ClippedLoss[C]):
-    """The clipped surrogate with advantages of turns. The metric :attr:`SHARE` is the share of the turns that have what
-    the algorithm is there for; the first batch without any of it is warned of, once."""
+    """The clipped surrogate with advantages of turns. The metric :attr:`SHARE` is the share of the turns that have
+    what the algorithm uses; the first batch without any is logged as a warning, once."""
 
     NAME: ClassVar[str]
     SHARE: ClassVar[str] = "turns_rewarded"
@@ -38,11 +38,11 @@ class TurnLoss(ClippedLoss[C]):
 
     @staticmethod
     def _given(table: TurnTable) -> npt.NDArray[np.bool_]:
-        """Whether each turn has it, bool ``[K]``: a reward of its own, unless a subclass says otherwise."""
+        """Whether each turn has it, bool ``[K]``: its own reward, unless a subclass overrides this."""
         return np.asarray(table.earned != 0)
 
     def _table(self, batch: Batch) -> TurnTable:
-        """The turns of ``batch``, of which the log is told if a workflow gave nothing for them."""
+        """The turns of ``batch``; logs a warning if the workflow provides nothing for them."""
         table = TurnTable(batch, self._config.outcome, self.NAME)
         given = self._given(table)
         if len(given) and not given.any() and not self._warned:

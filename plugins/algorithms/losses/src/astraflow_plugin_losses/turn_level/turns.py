@@ -25,7 +25,7 @@ class TurnTable:
         if batch.turns is None or batch.units is None:
             raise UserError(
                 f"{algorithm} compares turns of whole groups, and batch {batch.id!r} ({len(batch)} rows) has none; "
-                "batches of a dataflow have them, one made by hand takes them from astraflow_testing.stamping"
+                "batches of a dataflow have them, for one built by hand use astraflow_testing.stamping"
             )
         self._batch, self._units, self.turns = batch, batch.units, batch.turns
         self.earned: Floats = batch.turns.reward.astype(np.float64)

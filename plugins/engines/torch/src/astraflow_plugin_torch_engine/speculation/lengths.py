@@ -65,7 +65,7 @@ class DraftLengths:
         return wanted if self._on else None
 
     def observe_step(self, rows: int, drafted: int, seconds: float) -> None:
-        """A step of so many rows and drafted tokens took so long; with drafts, the look for them included."""
+        """Record the duration of a step with that many rows and drafted tokens, including the search for drafts."""
         self._steps += 1
         plain = self._cost(rows)
         if not drafted:

@@ -1,7 +1,7 @@
 """One forward pass over several tokens of each row, of which rows may have different numbers: for drafts to be verified.
 
 All tokens are one sequence for the model, so that its matrix products have no padding. Only attention gets them apart, row
-by row and padded, since each row has keys and values of its own.
+by row and padded, since each row has its own keys and values.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def can_pack(model: Any) -> bool:
         return True
     if (
         name not in ALL_ATTENTION_FUNCTIONS
-    ):  # such as "eager", which each architecture has of its own
+    ):  # such as "eager", which each architecture defines itself
         return False
     compute = ALL_ATTENTION_FUNCTIONS[name]
     AttentionInterface.register(PREFIX + name, partial(_attention, compute, name == "sdpa"))

@@ -40,9 +40,7 @@ def opened(buffer: torch.Tensor, layout: BufferLayout) -> Iterator[tuple[str, to
     first of them unless its digest is the one announced."""
     found = digest_of_buffer(buffer.cpu().numpy().data)
     if found != layout.digest:
-        raise TornBucket(
-            f"{len(buffer)} bytes have the digest {found}, announced was {layout.digest}"
-        )
+        raise TornBucket(f"{len(buffer)} bytes have the digest {found}, expected {layout.digest}")
     for name, dtype, shape, start, end in layout.tensors:
         yield name, buffer[start:end].view(_DTYPES[dtype]).view(shape)
 

@@ -12,7 +12,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 class RMSNorm(torch.nn.RMSNorm):
     """Torch's, which Megatron-Core's own wrapper refuses with sequence parallelism. There each tensor parallel rank
-    sees some positions only, and the mark tells Megatron-Core to add up what they find for the weight."""
+    sees some positions only, and the mark makes Megatron-Core add up their gradients of the weight."""
 
     def __init__(
         self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any

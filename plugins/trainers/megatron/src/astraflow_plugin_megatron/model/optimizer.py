@@ -114,7 +114,7 @@ class Optimizer:
 
 def _overrides(policy: PolicyModel, config: MegatronConfig) -> dict[ParamKey, ParamGroupOverride]:
     """No weight decay on norms, biases, the value head and the input embedding, nor on an output layer tied to it;
-    the value head with a learning rate of its own."""
+    the value head with its own learning rate."""
     embeddings: tuple[str, ...] = ("word_embeddings.weight",)
     if policy.share_embeddings_and_output_weights:
         embeddings += ("output_layer.weight",)

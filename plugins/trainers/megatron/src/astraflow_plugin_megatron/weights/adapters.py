@@ -1,7 +1,7 @@
 """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685) on the linear layers of a policy, which is frozen.
 
-Megatron-Core keeps queries, keys and values in one matrix, and gates and ups in another. Each of them gets an adapter of
-its own here, as it does under PEFT's names; their products with A are made at once.
+Megatron-Core keeps queries, keys and values in one matrix, and gates and ups in another. Each of them gets its own adapter
+here, as it does under PEFT's names; their products with A are computed at once.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def published(
     mesh: Mesh,
     dtype: torch.dtype,
 ) -> Named:
-    """What versions are made of, in ``dtype``: the weights, or of a model with adapters these under PEFT's names, the
+    """The tensors of a version, in ``dtype``: the weights, or of a model with adapters these under PEFT's names, the
     scale folded into B. See :func:`~astraflow_plugin_megatron.weights.folder.full_tensors`."""
     if not config.lora_rank:
         yield from _all_tensors(model, arch, mesh, dtype)

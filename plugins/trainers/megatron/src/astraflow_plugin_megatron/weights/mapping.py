@@ -1,4 +1,4 @@
-"""Which Hugging Face tensors each parameter of Megatron-Core's GPT is made of, and how.
+"""Which Hugging Face tensors each parameter of Megatron-Core's GPT combines, and how.
 
 Megatron-Core packs queries, keys and values per query group, ``[q … q k v]`` for each, so that a tensor
 parallel rank gets whole groups; and of the gated feed-forward a rank holds its share of the gates above its
@@ -76,7 +76,7 @@ class LinearLayer:
 
 
 def linear_layers(entry: ParameterMapping) -> list[LinearLayer]:
-    """Those whose weights a parameter is made of, in their order; none for other parameters."""
+    """Those whose weights a parameter combines, in their order; none for other parameters."""
     found = []
     for name, shape in entry.sources:
         stem, _, what = name.rpartition(".")
@@ -187,7 +187,7 @@ def _layer(
 def pack(
     packing: Packing, tensors: Sequence[torch.Tensor], arch: Architecture, rank: int, ranks: int
 ) -> torch.Tensor:
-    """The share of tensor parallel ``rank`` of ``ranks`` in the parameter made of the full ``tensors``."""
+    """The share of tensor parallel ``rank`` of ``ranks`` in the parameter that combines the full ``tensors``."""
 
     def part(tensor: torch.Tensor, axis: int = 0) -> torch.Tensor:
         return tensor.chunk(ranks, axis)[rank]

@@ -244,7 +244,7 @@ def _pack_magnitudes(extras, order, unary, low):  # type: ignore[no-untyped-def]
 
 @_compiled
 def _unpack_magnitudes(unary, low, order, extras):  # type: ignore[no-untyped-def]
-    """Whether the streams hold exactly so many magnitudes."""
+    """Whether the streams hold exactly that many magnitudes."""
     count, found, previous = extras.size, 0, np.int64(-1)
     held, bits, place = np.uint64(0), np.int64(0), 0
     for byte in range(unary.size):

@@ -88,7 +88,7 @@ class NumpyKernel(NumpyHuffman):
 
 
 def _unary(quotients: Array) -> Array:
-    """Each number as so many zeros and a one."""
+    """Each number as that many zeros and a one."""
     ones = np.cumsum(quotients + 1) - 1
     bits = np.zeros(int(ones[-1]) + 1 if len(ones) else 0, np.uint8)
     bits[ones] = 1
