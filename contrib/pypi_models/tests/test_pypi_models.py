@@ -151,7 +151,7 @@ def test_waiting_for_another_process_has_a_deadline(
         assert holder.stdout.readline() == "held\n"
         monkeypatch.setattr(module, "LOCK_S", 0.3)
         began = time.monotonic()
-        with pytest.raises(DeadlineExceeded, match="another process: it makes model"):
+        with pytest.raises(DeadlineExceeded, match="another process: it is creating model"):
             resolve(REFERENCE, tmp_path, True)
         assert time.monotonic() - began < 30
     finally:

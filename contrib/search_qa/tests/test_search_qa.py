@@ -183,7 +183,7 @@ def test_an_index_is_made_once_and_anew_for_other_passages(tmp_path: Path, cache
             {"answers": ["x"], "corpus": {"folder": "/nowhere"}},
             "passages cannot be read from /nowhere",
         ),
-        ({"answers": ["x"], "corpus": {"other": 1}}, "cannot be made of"),
+        ({"answers": ["x"], "corpus": {"other": 1}}, "cannot be created from"),
     ],
 )
 def test_a_task_that_cannot_be_played_is_named(data: dict[str, Any], says: str) -> None:

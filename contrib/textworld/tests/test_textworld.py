@@ -120,7 +120,7 @@ def test_a_prompt_without_a_game_is_named(tmp_path: Path, games: Any) -> None:
         ({}, "prompt 'p' is not a game of the environment 'textworld': 'kind' is missing"),
         ({"kind": "tw simple"}, "'tw simple' is not a kind of game"),
         ({"kind": "custom", "settings": {"out": 1}}, "'out' is not a game setting"),
-        ({"file": str(tmp_path / "lone.z8")}, "and its .json beside it"),
+        ({"file": str(tmp_path / "lone.z8")}, "and its .json next to it"),
         ({"file": "/nowhere/house.ulx"}, "a .z8 file"),
     ):
         with pytest.raises(PromptError, match=told):

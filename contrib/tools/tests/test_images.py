@@ -65,10 +65,10 @@ def test_as_many_images_of_an_episode_are_shown_as_is_said() -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"GIF89a" + bytes(20), "26 bytes are no image; expected PNG, JPEG, WEBP"),
+        (b"GIF89a" + bytes(20), "26 bytes are not an image; expected PNG, JPEG, WEBP"),
         (RED[:-20], "damaged"),
         (bytes(5 << 20), "the most is 4194304"),
-        (b"", "0 bytes are no image"),
+        (b"", "0 bytes are not an image"),
     ],
 )
 def test_what_is_no_image_that_a_model_may_be_shown_is_named_and_counts_for_nothing(

@@ -1,9 +1,9 @@
 """Commands and runs whose processes are forked, so that a test does not pay for their imports.
 
 To import what it needs costs each process of a run a second or two, more than the few steps of a test. A server imports it all
-once. ``python -m MODULE`` of :data:`MODULES` is then a fork of it that runs the module, and so is each that this starts: a
-process of its own, with its own files, environment, session and parent, its own lines in ``/proc``, that dies of signals as any
-other. All other programs are started as ever. Linux only.
+once. ``python -m MODULE`` of :data:`MODULES` is then a fork of it that runs the module, and so is each that this starts:
+a separate process, with its own files, environment, session and parent, its own lines in ``/proc``, that is killed by signals as
+any other. All other programs are started normally. Linux only.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ IMPORTED = (
     "uvicorn.protocols.http.auto",
 )
 COMPONENTS = {"digits", "exact", "http", "single_turn", "three_zones"}
-"""What the runs of tests import beside that: modules, and components of whichever plugins."""
+"""What the runs of tests import in addition: modules, and components of whichever plugins."""
 HEAVY = "heavy"
 HEAVY_IMPORTED = ("reasoning_gym", "torch._dynamo")
 HEAVY_COMPONENTS = {"grpo", "torch"}
@@ -117,7 +117,7 @@ def _has_loaded_extensions() -> bool:
 
 
 def has_working_threads() -> bool:
-    """Whether another thread may hold a lock, which nobody would release in a fork: modules in C have such locks too."""
+    """Whether another thread may hold a lock, which would never be released in a fork: modules in C have such locks too."""
     frames = sys._current_frames()
     own = (thread for thread in threading.enumerate() if thread.name not in IDLE_THREADS)
     codes = (getattr(frames.get(thread.ident or 0), "f_code", None) for thread in own)
@@ -142,7 +142,7 @@ class RunForkServer:
 
     @contextlib.contextmanager
     def forking(self) -> Iterator[None]:
-        """Meanwhile ``subprocess`` starts modules as forks, which are children of this process as ever."""
+        """Meanwhile ``subprocess`` starts modules as forks, which are children of this process as usual."""
         subprocess._fork_exec = self._fork_exec  # type: ignore[attr-defined]
         try:
             yield
@@ -151,7 +151,7 @@ class RunForkServer:
 
     def _fork_exec(self, arguments: Sequence[Any], *how: Any) -> int:
         asked = wanted(arguments, how)
-        if asked is None or len(how[2]) > 1:  # with descriptors beside that for errors of exec
+        if asked is None or len(how[2]) > 1:  # with descriptors other than that for errors of exec
             return int(_exec(arguments, *how))
         streams = [fd for fd in (how[5], how[8], how[10]) if fd >= 0]
         given = [fd >= 0 for fd in (how[5], how[8], how[10])]

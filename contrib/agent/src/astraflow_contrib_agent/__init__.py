@@ -1,1 +1,1 @@
-"""An agent that knows nothing of AstraFlow plays the episode; it samples through the gateway."""
+"""An agent without any knowledge of AstraFlow plays the episode; it samples through the gateway."""

@@ -54,7 +54,7 @@ class AgentConfig(GatewayKeys):
     grace_s: OrNone[Annotated[float, Field(ge=0)]] = Field(
         None,
         description="Last seconds of deadline_s, in which requests are answered that the budget is spent, so that the "
-        "agent can end by itself; 'none': a tenth of deadline_s, at most 30.",
+        "agent can exit on its own; 'none': a tenth of deadline_s, at most 30.",
     )
     deviations: list[Deviation] = Field(
         [], description="Settings of sampling that agents may choose; the others are the run's."

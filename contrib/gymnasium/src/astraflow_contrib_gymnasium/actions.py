@@ -63,7 +63,7 @@ class ActionReader:
             ) from error
 
     def read(self, action: Action) -> Any:
-        """The action of a reply; :class:`ValueError` tells the model why it is none."""
+        """The action of a reply; :class:`ValueError` with the reason for the model if it is not one."""
         if self._config.actions == "tools":
             chosen = self._called(action)
         else:

@@ -32,7 +32,7 @@ class GymnasiumEnvironment:
         self._seen = ""
 
     def reset(self, task: Prompt, seed: int) -> Observation:
-        """Begin an episode with ``data["seed"]`` of the prompt, or one made of ``seed``; :class:`PromptError` if that is no
+        """Begin an episode with ``data["seed"]`` of the prompt, or one derived from ``seed``; :class:`PromptError` if that is no
         seed."""
         options = {**self._config.options, **_table(task)}
         given: dict[str, Any] = {"seed": seed_of("the environment 'gymnasium'", task, seed)}
@@ -48,7 +48,7 @@ class GymnasiumEnvironment:
         return self._observation(None, self._text(observed), instructions)
 
     def step(self, action: Action) -> Observation:
-        """Make the action of a reply. A reply that is none is told so, and costs a turn."""
+        """Take the action of a reply. A reply that is not an action gets an observation that says so, and costs a turn."""
         self._taken += 1
         try:
             chosen = self._reader.read(action)

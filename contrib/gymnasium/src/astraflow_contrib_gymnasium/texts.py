@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 MAX_NUMBERS = 256
-"""Of an array that is told in numbers; an image has more."""
+"""Maximum size of an array that is shown as numbers; an image has more."""
 _COLOURED = re.compile(r"\x1b\[([0-9;]*)m(.*?)\x1b\[0?m", re.DOTALL)
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

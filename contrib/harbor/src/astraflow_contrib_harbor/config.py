@@ -59,7 +59,7 @@ class HarborConfig(ConfigModel):
         description="Maximum characters of a command's output that the model is shown: its beginning and its end.",
     )
     sandbox: ShellLimits = Field(
-        default=ShellLimits(), description="What a command may use; a table of its own."
+        default=ShellLimits(), description="What a command may use; a separate table."
     )
 
     @model_validator(mode="after")

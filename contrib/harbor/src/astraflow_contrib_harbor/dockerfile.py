@@ -24,7 +24,7 @@ _HEAD = re.compile(r"\s*([A-Za-z]+)\s+(.*)", re.DOTALL)
 
 @dataclass
 class ImageDescription:
-    """``copies`` are (file or folder beside the Dockerfile, absolute destination), in their order; a destination that ends
+    """``copies`` are (file or folder next to the Dockerfile, absolute destination), in their order; a destination that ends
     with ``/`` is a folder."""
 
     workdir: str = "/"
@@ -97,7 +97,7 @@ def _copies(rest: str, workdir: str) -> list[tuple[str, str]]:
     *sources, target = [word for word in words if word not in options]
     if not sources or any("://" in source or "*" in source for source in sources):
         raise ValueError(
-            f"environment/Dockerfile copies {rest!r:.60}; only files beside it can be copied"
+            f"environment/Dockerfile copies {rest!r:.60}; only files next to it can be copied"
         )
     goes_into = target.endswith("/") or len(sources) > 1 or target == "."
     absolute = posixpath.normpath(posixpath.join(workdir, target))

@@ -100,7 +100,7 @@ class HarborEnvironment:
         return "\n".join(filter(None, (output, ending_of(result)))) or "[no output]"
 
     def _command(self, action: Action) -> str | None:
-        """The command of a reply, ``None`` if the reply ends the episode; :class:`ValueError` tells the model what is wrong."""
+        """The command of a reply, ``None`` if the reply ends the episode; :class:`ValueError` with the reason for the model."""
         if self._config.completes is not None:
             return self._config.completes.replace("{}", _plain(action.text.strip()))
         if self._config.actions == "tools":

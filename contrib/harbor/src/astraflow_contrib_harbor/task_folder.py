@@ -16,7 +16,7 @@ from astraflow_contrib_harbor.dockerfile import ImageDescription, read_dockerfil
 MARKS = ("instruction.md", "task.toml", "tests/test.sh")
 """Files that every task has."""
 FOLDERS = ("/app", "/workspace", "/data", "/testbed", "/tests", "/logs", "/solution")
-"""Folders that a sandbox has, beside ``/tmp``."""
+"""Folders that a sandbox has in addition to ``/tmp``."""
 MOST_FILES, MOST_BYTES = 1000, 16 << 20
 
 Files = dict[str, tuple[int, bytes]]
@@ -90,7 +90,7 @@ def _refuse_what_needs_more(
     settings: Mapping[str, Any], environment: Mapping[str, Any], verifier: Mapping[str, Any]
 ) -> None:
     reasons = {
-        "has several steps ([[steps]]), and an episode here has one: give each step a folder of its own, or play it "
+        "has several steps ([[steps]]), and an episode here has one: give each step its own folder, or play it "
         "with Harbor": settings.get("steps"),
         f"needs the image {environment.get('docker_image')!r}, and no container runs here: describe it by "
         "environment/Dockerfile from one of 'images' of the prompt source, or play it with Harbor": environment.get(
@@ -101,7 +101,7 @@ def _refuse_what_needs_more(
         "needs a TPU": environment.get("tpu"),
         "needs MCP servers": environment.get("mcp_servers"),
         "waits for a service (healthcheck)": environment.get("healthcheck"),
-        "is judged in a container of its own ([verifier] environment_mode)": verifier.get(
+        "is judged in a separate container ([verifier] environment_mode)": verifier.get(
             "environment"
         )
         or verifier.get("environment_mode") == "separate",

@@ -137,7 +137,7 @@ async def task_sandbox(task: HarborTask, limits: ShellLimits) -> AsyncIterator[T
 @functools.cache
 def runner_of(limits: str) -> WarmRunner:
     """The sandbox of this process with these :class:`ShellLimits`, as JSON. :class:`PreflightError` if this host has none
-    with folders of its own."""
+    with its own folders."""
     keys = ShellLimits.model_validate_json(limits)
     sizes = ProgramLimits(
         keys.cpu_s,
@@ -151,7 +151,7 @@ def runner_of(limits: str) -> WarmRunner:
     report = runner.check()
     if "files" not in report.active:
         raise PreflightError(
-            f"environment 'harbor': a sandbox with folders such as /app needs a tree of files of its own, which this host does "
+            f"environment 'harbor': a sandbox with folders such as /app needs its own file tree, which this host does "
             f"not give ({report.missing.get('files')}): user namespaces or root, and Linux 5.12"
         )
     return runner

@@ -82,7 +82,7 @@ def _fetched(
 
 
 def _planned(fetch: Any, revision: str | None) -> list[Any]:
-    """What a download would fetch; nothing if the hub cannot be asked, which may not be needed."""
+    """What a download would fetch; nothing if the hub cannot be reached, as it may not be needed."""
     from huggingface_hub.errors import DryRunError
 
     try:

@@ -35,7 +35,7 @@ class Room:
 
     @property
     def solved(self) -> bool:
-        """Whether so many objects as wanted are where they have to be, in the state that is asked for."""
+        """Whether as many objects as required are in the required place and state."""
         level = self.level
         right = [
             name

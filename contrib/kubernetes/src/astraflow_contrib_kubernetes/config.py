@@ -30,7 +30,7 @@ class KubernetesConfig(RemoteKeys):
     )
     context: str | None = Field(
         default=None,
-        description="Context of the kubeconfig; default: the current one. Inside a cluster there is none.",
+        description="Context of the kubeconfig; default: the current one. Not used inside a cluster.",
     )
     claim: Name | None = Field(
         default=None, description="Persistent volume claim with the run directory."

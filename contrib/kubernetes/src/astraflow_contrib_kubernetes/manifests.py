@@ -21,7 +21,7 @@ from astraflow_core.errors import UserError
 
 CONFIG = "/etc/astraflow"
 TRIES = 6
-"""How often the launcher is started again, after its node was lost for example; a run goes on where it was."""
+"""How often the launcher is restarted, for example after its node was lost; a run continues where it was."""
 SIZE = "100Gi"
 END_S = 300
 """Seconds that a run which is taken away may take to end in order."""

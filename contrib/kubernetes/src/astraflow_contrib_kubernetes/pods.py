@@ -9,7 +9,7 @@ from astraflow_contrib_kubernetes.objects import Object
 _HOPELESS = frozenset(
     {"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"}
 )
-"""Reasons of a container that waits for something which does not come by itself."""
+"""Waiting reasons of a container that will not start without intervention."""
 
 
 def job_of(pod: Object) -> str:
@@ -19,7 +19,7 @@ def job_of(pod: Object) -> str:
 
 
 def is_running(pod: Object) -> bool:
-    """Whether its containers have started and nobody has deleted it."""
+    """Whether its containers have started and it was not deleted."""
     return _phase(pod) == "Running" and "deletionTimestamp" not in pod["metadata"]
 
 

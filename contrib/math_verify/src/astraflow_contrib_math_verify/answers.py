@@ -64,7 +64,7 @@ def given_answer(completion: str) -> GivenAnswer:
 
 
 def _closing(text: str, begin: int) -> int | None:
-    """The place of the bracket that closes the one before ``begin``; an answer that is too long is closed nowhere near."""
+    """The position of the bracket that closes the one before ``begin``; an answer that is too long is treated as unclosed."""
     depth = 1
     for index in range(begin, min(len(text), begin + 4 * LONGEST)):
         if text[index] == "{":

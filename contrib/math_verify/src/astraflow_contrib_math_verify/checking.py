@@ -59,7 +59,7 @@ class _Ended(Exception):
 
 
 class _Worker:
-    """Our end of a worker, which may still have to start."""
+    """Our end of a worker that may not have started yet."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -72,8 +72,8 @@ class _Worker:
             self._greeted = await self._next_byte() == READY
 
     async def check(self, request: CheckRequest, takes_long: Callable[[], None]) -> CheckOutcome:
-        """What it says, at most once before that it ``takes_long``; it ends by itself then. :class:`_Ended` if it was gone
-        before."""
+        """Its reply, preceded at most once by a notice that it ``takes_long``; it then exits on its own. :class:`_Ended` if it
+        had exited before."""
         self.calls += 1
         body = msgspec.msgpack.encode(request)
         loop = asyncio.get_running_loop()
@@ -104,7 +104,7 @@ class _Worker:
         return said
 
     def close(self) -> None:
-        """It ends by itself then: between two checks, or when its CPU time is used up."""
+        """It then exits on its own: between two checks, or when its CPU time is used up."""
         self._connection.close()
 
 
@@ -169,7 +169,7 @@ class Checkers:
                 raise WorkflowError(
                     f"a worker gave no verdict within {deadline_s:g} s (deadline_s); is the machine overloaded?"
                 ) from None
-            except _Ended:  # somebody killed it while it had nothing to do
+            except _Ended:  # it was killed while it was idle
                 continue
             finally:
                 self._give_back(worker, outcome)

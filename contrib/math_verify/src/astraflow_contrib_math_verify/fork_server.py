@@ -134,7 +134,7 @@ def main() -> int:
     if os.getppid() != parent:
         return 1
     prepare()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a worker ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # exit codes of workers are not needed
     while True:
         said, descriptors, _, _ = socket.recv_fds(requests, LIMIT.size, 1)
         if not descriptors:

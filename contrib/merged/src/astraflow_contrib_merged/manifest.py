@@ -16,6 +16,6 @@ def astraflow_prompt_sources() -> list[Component]:
             name="merged",
             target="astraflow_contrib_merged.source:Merged",
             config="astraflow_contrib_merged.config:MergedConfig",
-            summary="the prompts of several sources, each with the name of its own",
+            summary="the prompts of several sources, each with the name of its source",
         )
     ]

@@ -19,7 +19,7 @@ Tools = tuple[Mapping[str, Any], ...]
 
 
 def action_of(config: OpenEnvConfig, tools: Tools, action: Action) -> Json:
-    """The data of a step; :class:`ValueError` tells the model why a reply is no action."""
+    """The data of a step; :class:`ValueError` with the reason for the model if the reply is not an action."""
     if config.actions in ("tools", "mcp"):
         return _called(config, tools, action)
     tagged = first_tagged(action.text, "action")

@@ -1,4 +1,4 @@
-"""A session of an OpenEnv server: one WebSocket, which has an environment of its own there (``WS /ws`` of OpenEnv 0.10)."""
+"""A session of an OpenEnv server: one WebSocket with its own environment (``WS /ws`` of OpenEnv 0.10)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 class ServerError(Exception):
-    """The server answered with an error and the session goes on: ``code`` and the text of it."""
+    """The server replied with an error and the session continues: its ``code`` and text."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)

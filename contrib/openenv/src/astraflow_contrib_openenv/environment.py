@@ -56,7 +56,7 @@ class OpenEnvEnvironment:
         return Observation(said(None, text), tools=self._tools)
 
     async def step(self, action: Action) -> Observation:
-        """Make the action of a reply. A reply that is none is told so, and costs a turn."""
+        """Take the action of a reply. A reply that is not an action gets an observation that says so, and costs a turn."""
         self._left -= 1
         try:
             data = action_of(self._config, self._tools, action)
@@ -71,14 +71,14 @@ class OpenEnvEnvironment:
         return self._answer(action, text, reward, done)
 
     async def close(self) -> None:
-        """End its session, and its server if nobody else uses it."""
+        """End its session, and its server if no other session uses it."""
         try:
             await self._disconnect()
         finally:
             await self._leave_server()
 
     async def _begun(self, data: Json) -> Json:
-        """The first observation; by a new session where the one before is lost, as after a restart of the server."""
+        """The first observation; in a new session if the previous one is lost, for example after a restart of the server."""
         had_one = self._connection is not None
         try:
             await self._connect()

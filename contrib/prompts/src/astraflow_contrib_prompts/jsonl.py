@@ -51,7 +51,7 @@ def _object(line: bytes) -> dict[str, Any] | ValueError:
 
 
 def opened(path: Path, use: str) -> BinaryIO:
-    """A file of which one can tell that it ends: a device or a pipe may not."""
+    """A file that is known to end: a device or a pipe may not."""
     if not path.is_file() and path.exists() and not path.is_dir():
         raise PromptError(f"prompt source {use!r}: {path.absolute()} is not a regular file")
     return path.open("rb")

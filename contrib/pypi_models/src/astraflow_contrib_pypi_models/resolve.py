@@ -70,7 +70,7 @@ def _make(reference: str, folder: Path) -> None:
 
 
 def convert(file: Path, folder: Path) -> None:
-    """Convert in a process of its own, so that whoever starts a run never imports torch."""
+    """Convert in a separate process, so that whoever starts a run never imports torch."""
     command = [
         sys.executable,
         "-m",
@@ -111,10 +111,10 @@ def _only_one(lock: Path, reference: str) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if not told:
-                    _print_progress(reference, "waiting for another process that makes it")
+                    _print_progress(reference, "waiting for another process that is creating it")
                     told = True
                 if time.monotonic() - began > LOCK_S:
-                    what = f"it makes model {reference!r} and holds {lock}"
+                    what = f"it is creating model {reference!r} and holds {lock}"
                     raise DeadlineExceeded("another process", what, LOCK_S) from None
                 time.sleep(0.1)
         yield

@@ -39,7 +39,7 @@ class RayLauncher(AgentLauncher):
     """See :class:`astraflow_core.protocols.launcher.Launcher`.
 
     Our placement decides which process goes to which node; placement groups then reserve what the processes of each node need,
-    so that nobody else on the cluster takes it.
+    so that no other job on the cluster takes it.
     """
 
     def __init__(self, config: RayConfig | None, context: ComponentContext) -> None:
@@ -73,7 +73,7 @@ class RayLauncher(AgentLauncher):
         return replace(room, name=host.name, gpus=tuple(gpus))
 
     def release(self) -> None:
-        """End the actors and give the room back."""
+        """End the actors and release their resources."""
         from ray.util import remove_placement_group
 
         for actor in self._actors.values():

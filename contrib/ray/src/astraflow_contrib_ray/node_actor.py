@@ -8,8 +8,8 @@ import sys
 
 
 class NodeActor:
-    """One on each node. What it is told, and what it returns, is a path, a number and text: no batch, no weight
-    and no secret is in an object of Ray."""
+    """One on each node. Its arguments and results are paths, numbers and texts: no batch, weight
+    or secret is in an object of Ray."""
 
     def __init__(self) -> None:
         self._agent: subprocess.Popen[bytes] | None = None

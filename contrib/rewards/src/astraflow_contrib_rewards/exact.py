@@ -39,7 +39,7 @@ def equal(completion: Completion, answer: str) -> float:
 
 def matching_positions(completion: Completion, answer: str) -> float:
     """Positions at which text and answer agree over the longer length; both have an end, but a completion
-    only if it stopped by itself."""
+    only if it stopped on its own."""
     stopped = completion.finish_reason == "stop"
     agreeing = sum(a == b for a, b in zip(completion.text, answer, strict=False))
     agreeing += stopped and len(completion.text) == len(answer)

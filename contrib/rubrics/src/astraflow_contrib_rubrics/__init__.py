@@ -1,1 +1,1 @@
-"""Rewards made of others, and rewards of form, length and a judge's verdict to make them of."""
+"""Rewards composed of others, and parts for them: rewards for format, length and a judge's verdict."""

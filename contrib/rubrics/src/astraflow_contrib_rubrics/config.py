@@ -125,7 +125,7 @@ class LengthConfig(ConfigModel):
     )
     cache_tokens: OrNone[PositiveInt] = Field(
         None,
-        description="soft_overlong: over so many tokens before that it grows; 'none': a fifth of them.",
+        description="soft_overlong: number of tokens before that over which the penalty grows; 'none': a fifth of them.",
     )
     short: Finite = Field(0.0, description="linear and cosine: reward of length 0.")
     long: Finite = Field(-1.0, description="Reward from max_tokens on.")

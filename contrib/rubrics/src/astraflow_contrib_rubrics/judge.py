@@ -26,7 +26,7 @@ class Verdicts:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def verdict(self, view: TrajectoryView, ask: Asked) -> float:
-        """A number in [0, 1]; :class:`WorkflowError` if there is none: a judge that cannot be read rewards nobody."""
+        """A number in [0, 1]; :class:`WorkflowError` if there is none: an unreadable verdict gives no reward."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._places = loop, asyncio.Semaphore(self._config.most_requests)

@@ -130,7 +130,7 @@ Scored = tuple[float | dict[str, float], dict[str, float]]
 
 
 async def _kept(scored: Any) -> Scored | Exception:
-    """What a part gave, or what it raised: the first part that failed is told, not a group of errors."""
+    """The result of a part, or its exception: the first part that failed is reported, not an exception group."""
     try:
         given: Scored = await scored
     except Exception as error:  # noqa: BLE001 - raised again by the sum

@@ -45,7 +45,7 @@ class PassageIndex:
 
 
 def opened(corpus: Corpus) -> PassageIndex:
-    """The index of a corpus; made if nobody has made it on this host. :class:`PromptError` if it has no passages."""
+    """The index of a corpus; built if it does not exist on this host. :class:`PromptError` if it has no passages."""
     file = cache_folder() / "search_qa" / f"{_identity(corpus)}.sqlite"
     if not file.exists():
         _make(file, passages(corpus))
@@ -70,7 +70,7 @@ def _identity(corpus: Corpus) -> str:
 
 
 def _make(file: Path, found: list[Passage]) -> None:
-    """Beside it and then in its place, so that nobody reads a half of it."""
+    """Write next to it and then rename, so that no reader sees half of it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=file.parent, suffix=".new")
     os.close(descriptor)

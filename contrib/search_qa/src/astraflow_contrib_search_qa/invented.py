@@ -153,7 +153,7 @@ class World:
             )
 
     def question(self, generator: random.Random, hops: int) -> tuple[str, str]:
-        """A question that needs so many passages, and its answer."""
+        """A question that needs the given number of passages, and its answer."""
         made: list[tuple[str, str]] = [
             *self._of_a_town(generator, hops),
             *self._of_a_firm(generator, hops),

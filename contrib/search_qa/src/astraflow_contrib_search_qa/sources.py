@@ -58,8 +58,8 @@ class QuestionsOfAFolder(PromptList):
 
 
 class LangtestQuestions(PromptList):
-    """BoolQ (answers 'yes' and 'no') or NQ-open, over the passages of BoolQ: of NQ-open nobody has looked which are
-    answered there."""
+    """BoolQ (answers 'yes' and 'no') or NQ-open, over the passages of BoolQ: which of the NQ-open questions these answer
+    was not checked."""
 
     def __init__(self, config: LangtestQuestionsConfig, context: ComponentContext) -> None:
         wheel: Path = config.wheel.expanduser().absolute()

@@ -71,7 +71,7 @@ class Catalogue:
         generator = random.Random(f"catalogue {seed} {products}")
         self.products = tuple(_product(generator, number) for number in range(products))
         self.named = {product.name: product for product in self.products}
-        # Nobody writes to it any more, so all threads may read it.
+        # It is no longer written, so all threads may read it.
         self._index = sqlite3.connect(":memory:", check_same_thread=False)
         self._index.execute(
             "CREATE VIRTUAL TABLE goods USING fts5(title, text, tokenize = 'porter unicode61')"

@@ -214,7 +214,7 @@ class SlurmLauncher(AgentLauncher):
                 self._dial_in.no_longer(node.agent_id, why)
                 self._links[name].give_up(why)
 
-    # --- an allocation that is there -----------------------------------------------------------
+    # --- an existing allocation ---------------------------------------------------------------
 
     def _allocated(self) -> Mapping[HostKeys, Open]:
         components_there = int(os.environ.get("SLURM_HET_SIZE", "0"))
@@ -242,7 +242,7 @@ class SlurmLauncher(AgentLauncher):
         return anew
 
     def _stepped(self, nodes: Sequence[_Node]) -> Mapping[HostKeys, Open]:
-        """A step with an agent on each node. srun has no terminal and a session of its own: Ctrl-C is for the launcher."""
+        """A step with an agent on each node. srun has no terminal and its own session: Ctrl-C is for the launcher."""
         ways: dict[HostKeys, Open] = {}
         logs = self._context.run.directory / "logs"
         logs.mkdir(parents=True, exist_ok=True)

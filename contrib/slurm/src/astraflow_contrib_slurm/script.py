@@ -11,7 +11,7 @@ from astraflow_contrib_slurm.config import SlurmConfig
 from astraflow_launching.groups import HostGroup
 
 STEP = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--no-kill")
-"""A step that has its node's whole share of the job, beside other steps."""
+"""A step that has its node's whole share of the job, in parallel with other steps."""
 WARN_S = 180
 """Seconds before the time limit at which a run is asked to end."""
 _MIB = 1 << 20
@@ -63,7 +63,7 @@ def run_script(
     arguments: Sequence[str],
     runs: str,
 ) -> str:
-    """A job that is the whole run: it starts ``program run`` with ``arguments`` inside its allocation, and goes on with the
+    """A job that is the whole run: it starts ``program run`` with ``arguments`` inside its allocation, and continues the
     same run after it was preempted or reached its time limit. ``runs``: folder of run directories."""
     header = _header(config, found, job, f"{job}-%j.log", "--requeue", f"--signal=B:USR1@{WARN_S}")
     body = _BODY.format(

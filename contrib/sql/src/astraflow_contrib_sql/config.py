@@ -39,17 +39,17 @@ class SqlConfig(ConfigModel):
     )
     databases: PositiveInt = Field(
         3,
-        description="Databases with other rows on which the answer has to give what the right query gives.",
+        description="Databases with different rows on which the answer must return the same as the right query.",
     )
     rows: Annotated[int, Field(ge=2, le=10_000)] = Field(
         12, description="Rows of a table in databases that are filled by the environment."
     )
     executes: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="Reward of an answer that can be executed and gives something else."
+        0.0, description="Reward of an answer that executes but returns another result."
     )
     columns: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
-        description="Reward of an answer that gives something else, times the share of its columns that are right.",
+        description="Reward of an answer that returns another result, times the share of its columns that are right.",
     )
     most_steps: PositiveInt = Field(
         1_000_000, description="Maximum instructions of SQLite's virtual machine per query."

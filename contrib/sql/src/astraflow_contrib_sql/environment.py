@@ -20,7 +20,7 @@ _SQL = {"type": "string", "description": "One SQLite query."}
 _ANSWER = tool("answer", "Answer the question with a query; this ends the task.", sql=_SQL)
 _TRY = tool("query", "Execute a query and see its result.", sql=_SQL)
 _DRAWS = 6
-"""Databases that are drawn until one tells the right result from nothing."""
+"""Databases that are drawn until the right result is not empty in one."""
 _TEXT = """\
 Answer the question with one SQLite query. It is executed on several databases with this schema.
 
@@ -46,8 +46,8 @@ _FENCED = re.compile(r"```(?:sql|sqlite)?\s*\n(.*?)```", re.DOTALL | re.IGNORECA
 
 
 class SqlEnvironment:
-    """Asks the question of a prompt, shows results of queries if there are several turns, and executes the answer beside the
-    right query on databases with different rows."""
+    """Asks the question of a prompt, shows results of queries if there are several turns, and executes both the answer and
+    the right query on databases with different rows."""
 
     def __init__(self, config: SqlConfig, context: ComponentContext) -> None:
         self._config = config

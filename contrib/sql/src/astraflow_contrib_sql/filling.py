@@ -33,7 +33,7 @@ def filled(schema: str, pools: Pools, seed: str, rows: int) -> sqlite3.Connectio
 
 
 def opened(path: Path) -> sqlite3.Connection:
-    """A database file that nobody changes meanwhile, for reading. :class:`sqlite3.Error` if it is none."""
+    """A database file, opened read-only and assumed not to change. :class:`sqlite3.Error` if it is not one."""
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
     try:
         connection.execute("SELECT count(*) FROM sqlite_master")

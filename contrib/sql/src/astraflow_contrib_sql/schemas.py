@@ -45,7 +45,7 @@ TERSE_COLUMNS = "abcdef"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table with the key ``id``, columns of its own, and one ``<parent>_id`` for each parent."""
+    """A table with the key ``id``, its own columns, and one ``<parent>_id`` for each parent."""
 
     name: str
     columns: dict[str, Pool]

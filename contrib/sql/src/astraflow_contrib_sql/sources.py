@@ -39,7 +39,7 @@ class DrawnQuestions(PromptList):
 
 class QuestionsOfAFile(PromptList):
     """The questions of a user: each line has ``question`` and ``query``, and either ``schema``, statements that make tables,
-    or ``databases``, a file or a list of files beside the questions. ``ordered``: whether the order of rows counts; by
+    or ``databases``, a file or a list of files next to the questions. ``ordered``: whether the order of rows counts; by
     default if the query says ORDER BY."""
 
     def __init__(self, config: QuestionFileConfig, context: ComponentContext) -> None:

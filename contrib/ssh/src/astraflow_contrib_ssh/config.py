@@ -25,7 +25,7 @@ class SshConfig(HostsKeys):
     )
     artifact: Path | None = Field(
         default=None,
-        description="Artifact of `astraflow pack` to install on each host; default: AstraFlow is there.",
+        description="Artifact of `astraflow pack` to install on each host; default: AstraFlow is already installed.",
     )
     artifact_into: str = Field(
         default=".cache/astraflow/packs",

@@ -58,7 +58,7 @@ def installed(path: str, into: str, role: str, longest_s: float) -> dict[str, st
 
 
 def main(arguments: list[str], source: IO[bytes]) -> None:
-    """Tell the launcher whether to send the artifact, install it, and tell the outcome."""
+    """Report to the launcher whether to send the artifact, install it, and report the outcome."""
     folder, digest, size, role, longest_s = arguments
     into = os.path.join(os.path.expanduser("~"), os.path.expanduser(folder))
     path = os.path.join(into, digest + ".afpack")

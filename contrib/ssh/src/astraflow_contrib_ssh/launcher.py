@@ -99,7 +99,7 @@ class SshLauncher(AgentLauncher):
         return {host: self._way_to(host) for host in self._tables}
 
     def more_hosts(self, spec: ProcessSpec) -> Mapping[HostKeys, Open]:
-        """Those that were lost, which may answer again."""
+        """Those that were lost; they may respond again."""
         lost = {name for name, link in self._links.items() if link.lost}
         return {h: self._way_to(h) for h in self._tables if h.name in lost}
 

@@ -92,7 +92,7 @@ class RecursiveConfig(TeamConfig):
     agent: RoleTable = Field(RoleTable(), description="Who divides a task, or answers it.")
     solver: RoleTable = Field(RoleTable(), description="Who answers a part that is not divided.")
     merger: RoleTable = Field(
-        RoleTable(), description="Who makes one answer of those of the parts."
+        RoleTable(), description="The role that combines the answers of the parts into one."
     )
 
     @property
@@ -122,7 +122,9 @@ class SelfPlayConfig(TeamConfig):
     opponent: RoleTable = Field(
         RoleTable(), description="The older version: a frozen engine that follows the policy."
     )
-    judge: RoleTable = Field(RoleTable(), description="Who says which answer is better.")
+    judge: RoleTable = Field(
+        RoleTable(), description="The role that judges which answer is better."
+    )
 
 
 class HiddenTestsConfig(ConfigModel):

@@ -1,4 +1,4 @@
-"""Workflow ``recursive``: a task is divided among sub-agents, which may divide theirs."""
+"""Workflow ``recursive``: a task is divided among sub-agents, which may divide theirs in turn."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def choice(text: str, most: int) -> int | None:
 
 
 def last_block(text: str) -> str | None:
-    """What stands in the last whole code block, without the name of its language."""
+    """The content of the last complete code block, without the name of its language."""
     parts = text.split(FENCE)
     inside = parts[1::2] if len(parts) % 2 else parts[1:-1:2]
     if not inside:

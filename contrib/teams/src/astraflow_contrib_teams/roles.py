@@ -1,4 +1,4 @@
-"""A role of a team: who plays it, and what it is told."""
+"""A role of a team: the model that plays it, and its prompt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CUT = "[...] "
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """What a role is told unless a config says otherwise: ``template`` with placeholders in braces. ``flexible`` is the
+    """The default prompt of a role: ``template`` with placeholders in braces. ``flexible`` is the
     placeholder of text that models wrote; its beginning is left out where the prompt would not fit."""
 
     template: str
@@ -112,7 +112,7 @@ class Role:
 
 
 class Casting:
-    """Builds the roles of a workflow: each is played by the policy or frozen engine that its table names, by the one of
+    """Builds the roles of a workflow: each is played by the policy or frozen engine that its table names, by the one with
     its own name, or by the only policy. Raises :class:`~astraflow_core.errors.PreflightError` if a role does not fit."""
 
     def __init__(self, workflow: str, chat: bool, context: ComponentContext) -> None:

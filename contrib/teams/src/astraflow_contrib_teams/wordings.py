@@ -1,4 +1,4 @@
-"""What the roles are told, unless a config says otherwise. The division into roles, messages and placeholders is that of
+"""The default prompts of the roles. The division into roles, messages and placeholders is that of
 the paper of AstraFlow (arXiv 2605.15565, section 4.1 and appendix 6.9); the words are ours."""
 
 from __future__ import annotations

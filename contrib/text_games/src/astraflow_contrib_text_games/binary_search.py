@@ -1,4 +1,4 @@
-"""Binary search: a number to find, by guesses that are told to be too low or too high."""
+"""Binary search: a number to find, by guesses; the reply is too low or too high."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class TextGame(ABC):
 
     @property
     def terse(self) -> bool:
-        """Whether nothing but the state is told."""
+        """Whether observations show the state only."""
         return self._config.wording == "terse"
 
     async def reset(self, task: Prompt, seed: int) -> Observation:

@@ -18,7 +18,7 @@ class OnePlayerGame:
         self._play = _Play(config, 1, "textarena")
 
     def reset(self, task: Prompt, seed: int) -> Observation:
-        """Begin a game with ``data["seed"]`` of the prompt, or one made of ``seed``."""
+        """Begin a game with ``data["seed"]`` of the prompt, or one derived from ``seed``."""
         self._play.begin(task, seed)
         return self._play.asked(0.0)
 
@@ -44,7 +44,7 @@ class PlayersGame:
         self._play = _Play(config, config.players, "textarena_players")
 
     def reset(self, task: Prompt, seed: int) -> Observation:
-        """Begin a game with ``data["seed"]`` of the prompt, or one made of ``seed``; it decides the seats, too."""
+        """Begin a game with ``data["seed"]`` of the prompt, or one derived from ``seed``; it decides the seats, too."""
         drawn = self._play.begin(task, seed)
         self._seats = self.roles
         if self._drawn:
@@ -83,7 +83,7 @@ class _Play:
         return drawn
 
     def asked(self, reward: float, seats: tuple[str, ...] = ("",)) -> Observation:
-        """What the player is told whose turn it is."""
+        """The observation of the player whose turn it is."""
         player, text = self._game.turn()
         if player not in self._greeted and self._config.instructions:
             text = f"{self._config.instructions}\n{text}"

@@ -1,4 +1,4 @@
-"""A game of TextArena: what it tells the player whose turn it is, what it does with a reply, and what players earned."""
+"""A game of TextArena: what it shows the player whose turn it is, how it handles a reply, and what players earned."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from astraflow_environments.actions import first_tagged
 RAW = "-raw"
 """The name of a game without TextArena's own renderings of observations, which repeat the whole history in each."""
 SILENT = "It is your turn."
-"""Where a game, or the key ``shown``, leaves nothing to tell."""
+"""Where a game, or the key ``shown``, leaves nothing to show."""
 
 
 class TextArenaGame:

@@ -48,7 +48,7 @@ class TextWorldFolderConfig(ConfigModel):
     """``use = "textworld_folder"``"""
 
     path: Path = Field(
-        description="Folder with games, .z8 files, each with its .json beside it, as tw-make writes them."
+        description="Folder with games, .z8 files, each with its .json next to it, as tw-make writes them."
     )
     split: Literal["all", "train", "held_out"] = Field(
         "all",

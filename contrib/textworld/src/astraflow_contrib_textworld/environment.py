@@ -94,7 +94,7 @@ def _file(task: Prompt, seed: int) -> Path:
         path = Path(str(file))
         if path.suffix != SUFFIX or not path.is_file() or not path.with_suffix(".json").is_file():
             raise PromptError(
-                f"prompt {task.id!r}: 'file' is {str(file)!r:.200}; {WHO} needs a game, a .z8 file, and its .json beside it, at "
+                f"prompt {task.id!r}: 'file' is {str(file)!r:.200}; {WHO} needs a game, a .z8 file, and its .json next to it, at "
                 "the same path on each host that plays"
             )
         return path

@@ -1,4 +1,4 @@
-"""A game of TextWorld: what it tells, what it lets one do, and what has been scored."""
+"""A game of TextWorld: its observations, its admissible commands, and its score."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GENERATED = "Game .* is not fully supported"
 _OF_ALL = {
     "e", "east", "get", "i", "inv", "inventory", "l", "look", "n", "north", "pick", "s", "south", "w", "wait", "west", "x", "z",
 }  # fmt: skip
-"""Verbs of every game of Inform beside those that TextWorld names."""
+"""Verbs of every game of Inform in addition to those that TextWorld names."""
 _STATUS = re.compile(r"(\n>)? {9,}-= [^\n]* =-\d+/\d+\s*\Z")
 """The status line, which follows the prompt."""
 _BETWEEN = re.compile(r"[^a-z0-9' -]+|\bthen\b")

@@ -109,7 +109,7 @@ def _make(who: str, game: Path, arguments: list[str]) -> None:
             raise PromptError(f"{who}: TextWorld refuses {said}")
         if done.returncode or not new.exists():
             raise EnvironmentFailed("make", f"could not make a game with {said}")
-        # The game comes last: it is there when both are.
+        # The game is written last: if it exists, both do.
         for file in (new.with_suffix(".json"), new):
             part = game.with_name(f"{file.name}.part")
             shutil.copyfile(file, part)

@@ -56,7 +56,7 @@ def _games(folder: Path) -> list[Path]:
     lacking = [file.name for file in files if not file.with_suffix(".json").is_file()]
     if lacking:
         raise PromptError(
-            f"prompt source 'textworld_folder': {folder.absolute()}: {lacking[0]} has no {Path(lacking[0]).stem}.json beside "
+            f"prompt source 'textworld_folder': {folder.absolute()}: {lacking[0]} has no {Path(lacking[0]).stem}.json next to "
             f"it, from which TextWorld knows the score{f' ({len(lacking)} such games)' if len(lacking) > 1 else ''}"
         )
     return files

@@ -34,7 +34,7 @@ class McpConnectionKeys(ConfigModel):
         None, description="Address of a server that speaks streamable HTTP, such as http://…/mcp."
     )
     environment: dict[str, str] = Field(
-        {}, description="Variables of the program, beside HOME, PATH and the like."
+        {}, description="Variables of the program, in addition to HOME, PATH and the like."
     )
     headers: dict[str, str] = Field(
         {},
@@ -170,14 +170,14 @@ class McpEnvironmentConfig(ConfigModel):
     """``[workflow.environment] use = "mcp"``"""
 
     server: McpConnectionKeys = Field(
-        description="The server, a table of its own: [workflow.environment.server]."
+        description="The server, a separate table: [workflow.environment.server]."
     )
     folder: OrNone[Path] = Field(
         None, description="Working folder of the server; 'none': that of the RaaS."
     )
     reset: OrNone[str] = Field(
         None,
-        description="Tool that begins an episode and is not offered; what it gives is shown after the prompt. 'none': none.",
+        description="Tool that starts an episode and is not offered to the policy; its result is shown after the prompt. 'none': no such tool.",
     )
     score: OrNone[str] = Field(
         None,
@@ -193,7 +193,7 @@ class McpEnvironmentConfig(ConfigModel):
         "for each.",
     )
     end_tools: list[str] = Field(
-        [], description="Tools that end the episode when they have given a result."
+        [], description="Tools that end the episode once they have returned a result."
     )
     final_message: Literal["ends", "asks"] = Field(
         "ends",

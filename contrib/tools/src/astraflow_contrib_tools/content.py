@@ -1,4 +1,4 @@
-"""What a result of a tool holds beside text: images, as far as the model is shown them."""
+"""The parts of a tool's result other than text: images, if the model can see them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IMAGE = "[image]"
 
 
 def image_part(mime_type: str, data: str) -> dict[str, Any]:
-    """The part for an image file in base64, which nobody has looked at yet."""
+    """The part for an image file in base64, which was not checked yet."""
     return {"type": "image_url", "image_url": {"url": f"data:{mime_type};base64,{data}"}}
 
 

@@ -141,7 +141,7 @@ class _Worker:
         return channel
 
     async def _kill(self, grace_s: float = 0.0) -> str:
-        """End the process, with all that it has started; how it ended. It has ``grace_s`` to end by itself."""
+        """End the process, with all that it has started; how it ended. It has ``grace_s`` to exit on its own."""
         process, channel = self._process, self._channel
         self._process = self._channel = None
         if channel is not None and self._loop is asyncio.get_running_loop():

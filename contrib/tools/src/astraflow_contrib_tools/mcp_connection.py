@@ -1,4 +1,4 @@
-"""A connection to a server of the Model Context Protocol: a task of its own opens and closes it."""
+"""A connection to a server of the Model Context Protocol: a separate task opens and closes it."""
 
 from __future__ import annotations
 

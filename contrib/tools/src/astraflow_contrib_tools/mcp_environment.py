@@ -25,9 +25,9 @@ _SCORES = ("score", "reward", "result")
 
 
 class McpEnvironment:
-    """The tools of a server are offered to the policy, but for those that reset and score the world, which are called by the
-    environment: with the arguments that the prompt gives, ``seed`` and ``reply`` (the last text of the policy), as far as the
-    tool takes them. By default each episode has a connection of its own, and so a server that is started by ``command``."""
+    """The tools of a server are offered to the policy, except those that reset and score the world, which the environment
+    calls: with the arguments that the prompt gives, ``seed`` and ``reply`` (the last text of the policy), as far as the
+    tool takes them. By default each episode has its own connection, and so its own server if ``command`` starts it."""
 
     def __init__(self, config: McpEnvironmentConfig, context: ComponentContext) -> None:
         self._config = config
@@ -148,7 +148,7 @@ class McpEnvironment:
             raise EnvironmentFailed("tool_server", reason) from error
 
     async def _scored(self, connection: McpConnection, reply: str) -> float:
-        """The score; other numbers beside it are metrics."""
+        """The score; other numbers are metrics."""
         name = self._config.score
         assert name is not None, "scored"
         text = text_of(await self._hidden_call(connection, name, reply))

@@ -65,7 +65,7 @@ class VerifiersWorkflowConfig(GatewayKeys, WorkerKeys):
     )
     renderer: OrNone[str] = Field(
         None,
-        description="v1: renderer beside tokenizers, such as 'qwen3'; 'none': the chat template, without tools.",
+        description="v1: renderer of the tokenizer, such as 'qwen3'; 'none': the chat template, without tools.",
     )
     check_tokens: bool = Field(
         False,

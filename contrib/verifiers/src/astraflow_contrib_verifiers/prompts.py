@@ -53,7 +53,7 @@ class _Tasks(msgspec.Struct):
 
 class VerifiersPrompts:
     """The tasks of an environment in its own order. ``data`` has ``prompt`` and ``answer`` where the environment has such, and
-    ``verifiers``, by which the workflow finds the task again. They are told once, by a process that ends with that."""
+    ``verifiers``, by which the workflow finds the task again. They are read once, in a process that then exits."""
 
     def __init__(self, config: VerifiersPromptsConfig, context: ComponentContext) -> None:
         self._config = config

@@ -111,7 +111,7 @@ class VerifiersWorkflow:
     async def _played(
         self, played: Mapping[str, Episode], asked: Mapping[str, Any]
     ) -> dict[str, RoleOutcome]:
-        """What the environment says. It is ended when an engine fails, since nobody can train what it does then."""
+        """The result of the environment. It is ended when an engine fails, since nothing it does afterwards can be trained on."""
         worker = min(self._workers, key=lambda each: each.playing)
         playing = asyncio.ensure_future(worker.play(asked))
         failing = [asyncio.ensure_future(each.failed.wait()) for each in played.values()]
@@ -137,7 +137,7 @@ class VerifiersWorkflow:
                 playing.cancel()
                 await asyncio.wait({playing})
             if not playing.cancelled():
-                playing.exception()  # nobody else asks for it when an engine has failed
+                playing.exception()  # it has no other reader when an engine has failed
 
 
 async def _start(listening: Listening) -> Gateway:

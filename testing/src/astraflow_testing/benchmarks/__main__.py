@@ -1,4 +1,4 @@
-"""``python -m astraflow_testing.benchmarks REQUEST RESULT``: one component beside another.
+"""``python -m astraflow_testing.benchmarks REQUEST RESULT``: one component against another.
 
 REQUEST is a JSON file: ``kind``, ``use`` and ``keys`` of the component, ``against`` and ``against_keys`` of the other
 one (empty: the shipped one of the kind), ``pairs``, and for a reward, a workflow or an environment ``tasks``, the ``data`` of prompts, or
@@ -74,7 +74,7 @@ def run(request: dict[str, Any], folder: Path, ends: ExitStack) -> dict[str, Any
     bench = _Bench(catalog, kind, Path(request["model"]) if request["model"] else None, ends)
     on = tasks_of(catalog, request, folder)
     ours = bench.work(request["use"], request["keys"], on, folder / "ours")
-    # An environment has tasks of its own; a reward is compared on the same.
+    # An environment has its own tasks; a reward is compared on the same ones.
     if kind == "environment" and use == SHIPPED[kind][0]:
         on = _prompts(catalog, *LEVELS, folder)
     theirs = bench.work(use, keys, on, folder / "theirs")

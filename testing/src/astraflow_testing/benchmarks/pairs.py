@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Work = Callable[[int], None]
-"""``work(count)`` does so many units."""
+"""``work(count)`` does that many units."""
 
 SHORT_S, LONG_S = 0.03, 0.5
 _MOST = 1 << 20

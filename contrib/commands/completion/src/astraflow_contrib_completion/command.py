@@ -82,7 +82,7 @@ def _declare(entry: ProvidedCommand, parser: argparse.ArgumentParser) -> None:
 
 
 def _complete(actions: Iterable[argparse.Action]) -> None:
-    """Say of each argument how a shell completes it, where its name in the help tells."""
+    """Set how a shell completes each argument, where its name in the help shows it."""
     for action in actions:
         if isinstance(action, argparse._SubParsersAction):
             for inner in action.choices.values():

@@ -1,5 +1,5 @@
-"""What can be measured of an engine that is never trained: no trainer tells what its numbers should be, so it is
-compared with itself."""
+"""What can be measured of an engine that is never trained: there is no trainer to compare with, so it is compared
+with itself."""
 
 from __future__ import annotations
 

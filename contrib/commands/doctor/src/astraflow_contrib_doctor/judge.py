@@ -260,7 +260,7 @@ class Judge:
         return self._finding("drift", good, text, fix, found.figures)
 
     def _swap(self, measured: Measured) -> Finding:
-        """Other weights give other log-probs, and the same weights give them back."""
+        """Other weights give other log-probs, and restoring the weights restores them."""
         other = gap(measured.garbled.engine, measured.garbled.trainer)
         back = _apart(measured.before, measured.restored)
         if gap(measured.raw.engine, measured.raw.trainer).spread < FLOOR:

@@ -23,7 +23,7 @@ from astraflow_wire.model_files.tensor_file import read_specs
 SAMPLED_TOKENS = 16
 PROMPTS = 8
 LOW_TEMPERATURE = 0.5
-"""Far enough from 1 to tell log-probs with the temperature from raw ones."""
+"""Far enough from 1 to distinguish log-probs with the temperature from raw ones."""
 
 VERSION, GARBLED, RESTORED = 1, 2, 3
 """Versions that are published: unchanged, with every tensor in reverse order, and unchanged again. 0 is what

@@ -53,8 +53,8 @@ def preflight(loaded: LoadedConfig, most: float = MOST_GAP) -> Iterator[Finding]
     """Start engine and trainer of each policy, one policy after the other, and compare their numbers; then each
     frozen engine, and compare it with itself.
 
-    What the processes say goes to a file of its own, whose last lines are part of the finding if one does
-    not start. Raises :class:`UserError` for a model that is not there.
+    The output of the processes goes to a separate file, whose last lines are part of the finding
+    if one does not start. Raises :class:`UserError` for a missing model.
     """
     config = resolve_models(loaded.config, ModelResolver(loaded.catalog))
     found = list(_of_experts(loaded, config))
@@ -201,7 +201,7 @@ def _run_and_judged(
         with said_to(log):
             findings = asyncio.run(measured)
     except (AstraFlowError, ValueError) as error:
-        # What a user can mend is told in full by the error itself.
+        # An error that the user can fix is complete in itself.
         mendable = isinstance(error, UserError)
         said = [] if mendable else log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
         lines = "".join(f"\n  {line}" for line in said)

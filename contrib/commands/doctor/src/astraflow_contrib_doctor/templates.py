@@ -28,8 +28,8 @@ _FIX = (
 
 
 def check_chat_template(where: str, tokenizer: FolderTokenizer, several_turns: bool) -> Finding:
-    """What the gateway does with the turns of an episode: it continues the recorded tokens, or begins a sequence of
-    its own, of which a run whose episodes have ``several_turns`` is warned."""
+    """What the gateway does with the turns of an episode: it continues the recorded tokens, or begins a new sequence,
+    which is a warning for a run whose episodes have ``several_turns``."""
     subject = f"{where}.chat template"
     ends = [
         tokenizer.decode(np.array([token], np.int32), skip_special=False)
@@ -48,7 +48,7 @@ def check_chat_template(where: str, tokenizer: FolderTokenizer, several_turns: b
     figures = {name: value for each in found for name, value in _figures(each)}
     told = f"; {_of_tools(checked, tells_tools)}"
     if all(each.continues for each in found):
-        text = f"each turn continues the tokens of the one before, with {_names(found)}"
+        text = f"each turn continues the tokens of the previous one, with {_names(found)}"
         return Finding("ok", subject, text + told, figures=figures)
     became: dict[str, list[ConversationCheck]] = {}
     for each in found:

@@ -1,4 +1,4 @@
-"""The doctor's end of the wire to a trainer in a process of its own."""
+"""The doctor's end of the wire to a trainer in a separate process."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ class TrainerSide:
     async def _request(
         self, frame: bytes, what: str, deadline_s: float
     ) -> tuple[protocol.FromTrainer, Frame]:
-        await self.tell(frame)
-        return await self.hear(what, deadline_s)
+        await self.send(frame)
+        return await self.receive(what, deadline_s)
 
-    async def tell(self, frame: bytes) -> None:
+    async def send(self, frame: bytes) -> None:
         """Send to every rank."""
         for socket in self._sockets:
             await socket.send(frame)
 
-    async def hear(self, what: str, deadline_s: float) -> tuple[protocol.FromTrainer, Frame]:
+    async def receive(self, what: str, deadline_s: float) -> tuple[protocol.FromTrainer, Frame]:
         """The next message of every rank, of which that of the first is returned; raises what the trainer raised, and
         if it ends or says nothing."""
         words = [asyncio.ensure_future(socket.recv()) for socket in self._sockets]
@@ -153,9 +153,9 @@ async def trainer_side(
             ) from error
         side = TrainerSide(policy, table.transport.use, child, ends, config.run.deadline_s)
         try:
-            await side.hear("its set-up", config.run.start_deadline_s)
+            await side.receive("its set-up", config.run.start_deadline_s)
             yield side
-            await side.tell(encode_frame(protocol.AskClose(), []))
+            await side.send(encode_frame(protocol.AskClose(), []))
             await child.stop(CLOSE_S)
         except BaseException:
             # One that has failed is about to end, and says why until then.

@@ -32,7 +32,7 @@ _LAST_LINES = 12
 
 
 class EvalSession:
-    """An evaluation of ``subject`` on ``sets``, in a folder of its own."""
+    """An evaluation of ``subject`` on ``sets``, in its own folder."""
 
     def __init__(
         self, folder: Path, subject: EvaluationSubject, sets: dict[str, SetEpisodes]
@@ -86,7 +86,7 @@ def eval_session(
 
 @contextmanager
 def named(option: str) -> Iterator[None]:
-    """Errors of use are told as those of ``option``."""
+    """Usage errors are reported as those of ``option``."""
     try:
         yield
     except UserError as error:

@@ -186,7 +186,7 @@ def _laid_out(
 
 
 def _engine(catalog: Catalog, name: str, keys: Sequence[str]) -> EngineTable:
-    """The table of another engine; :class:`ConfigError` for keys that it has not. It loads its model from a folder and
+    """The table of another engine; :class:`ConfigError` for keys that it does not have. It loads its model from a folder and
     takes no further weights, so that one that cannot is as good as any."""
     given = {}
     for text in keys:

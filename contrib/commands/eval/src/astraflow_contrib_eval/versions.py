@@ -71,8 +71,8 @@ class RunModels:
         self._unreached: dict[int, str] = {}
 
     def choose(self, policy: str, wanted: WantedVersion) -> tuple[int | None, Path]:
-        """Number and folder of a version. :class:`UserError` lists what is there; one that is there and cannot be
-        read is tried in the other forms it is kept in."""
+        """Number and folder of a version. :class:`UserError` lists the existing ones; if one cannot
+        be read, its other stored forms are tried."""
         there = sorted(self._all(policy), key=lambda model: -model.version)
         found = [model for model in there if model.is_wanted(wanted)]
         if wanted.best and not found:
@@ -124,7 +124,7 @@ class RunModels:
             return None
 
     def _announced(self, policy: str) -> Iterator[RunModel]:
-        """What the trainer of a run that goes on may still have."""
+        """What the trainer of a running run may still have."""
         if (
             not self._config.journal.enabled
             or self._config.policies[policy].transport.use == "auto"
@@ -158,7 +158,7 @@ class RunModels:
             yield RunModel(facts.version, update, "checkpoint", write)
 
     def _written(self, policy: str, update: int) -> Path:
-        """The model of a checkpoint, which the trainer that saved it reads in a process of its own."""
+        """The model of a checkpoint, which the trainer that saved it reads in a separate process."""
         folder = self._scratch / f"{policy}-update-{update}"
         folder.mkdir()
         spec = self._scratch / f"{policy}-update-{update}.json"

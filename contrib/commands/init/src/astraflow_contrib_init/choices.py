@@ -16,7 +16,7 @@ RECIPES = {
     "math": "problems with an answer, compared as mathematics",
     "code": "programs, tested in a sandbox",
     "search": "questions, answered by searching passages in several turns",
-    "chat-agent": "an agent of your own that talks to the model by OpenAI's protocol",
+    "chat-agent": "your own agent, which calls the model by OpenAI's protocol",
 }
 REWARDED_BY_ENVIRONMENT = ("search",)
 """Recipes without a reward of their own."""

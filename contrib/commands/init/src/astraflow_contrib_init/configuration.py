@@ -122,7 +122,7 @@ def _backends(gpus: int) -> tuple[dict[str, Any], dict[str, Any]]:
         trainer = {"use": "torch", **learning, "micro_batch_tokens": 1024}
         return {"use": "torch"}, {**trainer, "publish_dtype": "float32"}
     learning["compute_dtype"] = "bfloat16"
-    vllm: dict[str, Any] = {"use": "vllm", "python": ("env:vllm", "an interpreter of its own")}
+    vllm: dict[str, Any] = {"use": "vllm", "python": ("env:vllm", "a separate interpreter")}
     if gpus == 1:
         engine = {**vllm, "sleep_mode": (True, "frees the GPU for the trainer")}
         return engine, {"use": "torch", **learning, "offload_weights": True}

@@ -14,7 +14,7 @@ AGENT_FILE = "agent.py"
 @dataclass(frozen=True, slots=True)
 class RecipeTask:
     """The part of a configuration that a recipe decides: keys of tables, in which a key may be dotted. ``prompts`` lacks
-    its ``split``, since training and evaluation differ in it. ``files``: names and contents of what is written beside the configuration."""
+    its ``split``, since training and evaluation differ in it. ``files``: names and contents of what is written next to the configuration."""
 
     prompts: dict[str, Any]
     prompts_note: str

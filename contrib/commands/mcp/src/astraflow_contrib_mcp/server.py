@@ -72,7 +72,7 @@ def _tools(runs: Runs, allow_actions: bool) -> list[Tool]:
 
 
 def _tool(runs: Runs, does: Callable[..., dict[str, Any]], hints: ToolAnnotations) -> Tool:
-    """The tool, which refuses arguments that it has not: one that is misspelt would act on another run. Errors about arguments
+    """The tool, which refuses unknown arguments: a misspelt one could make it act on another run. Errors about arguments
     do not repeat their values, which may be secret."""
     tool = Tool.from_function(_guarded(runs, does), annotations=hints, structured_output=True)
     model = tool.fn_metadata.arg_model

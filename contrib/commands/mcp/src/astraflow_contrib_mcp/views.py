@@ -59,7 +59,7 @@ class Views:
         return dict(self._ask(run, "status"))
 
     def waits(self, run: RunName = "") -> dict[str, Any]:
-        """Show who waits for whom in a running run, for what, since when and until when (seconds)."""
+        """Show which process of a running run waits for which, for what, since when and until when (seconds)."""
         return {"waits": self._ask(run, "waits")}
 
     def balance(self, run: RunName = "") -> dict[str, Any]:
@@ -148,7 +148,7 @@ class Views:
         id: Annotated[str, Field(min_length=1, max_length=255, description="such as train-12")],
         run: RunName = "",
     ) -> dict[str, Any]:
-        """Explain what became of a prompt or of a group: which data policy refused it and why, where it ran, its verdicts,
+        """Explain what happened to a prompt or a group: which data policy refused it and why, where it ran, its verdicts,
         and the batches and steps that it was trained in. Reads the journal of a running or ended run."""
         from astraflow_runtime.cli.trace import read_trace, trace_table
 

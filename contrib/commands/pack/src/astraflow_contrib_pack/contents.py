@@ -79,7 +79,7 @@ def contents_of(loaded: LoadedConfig, config_file: Path, with_models: bool) -> R
         python = getattr(getattr(table, "engine", table), "python", None)
         if python:
             notes.append(
-                f"the engine of {name} has an interpreter of its own, {python}: make it on its hosts"
+                f"the engine of {name} has a separate interpreter, {python}: create it on its hosts"
             )
     services = set(named) | set(_OF_SERVICES)
     engines = {n for n, kinds in named.items() if kinds & {Kind.ENGINE, Kind.TRANSPORT}}
@@ -184,7 +184,7 @@ def _module_files(target: str) -> Iterator[Path]:
     spec = importlib.util.find_spec(top)
     if spec is None or spec.origin is None:
         raise UserError(
-            f"use = {target!r}: module {top!r} is not a file; make a distribution of it, or put it beside the config"
+            f"use = {target!r}: module {top!r} is not a file; make a distribution of it, or put it next to the config"
         )
     origin = Path(spec.origin).resolve()
     yield origin.parent if origin.name == "__init__.py" else origin

@@ -196,7 +196,7 @@ def install(
     most_bytes: int = MOST_BYTES,
     offline: bool = False,
 ) -> tuple[Path, dict[str, Path]]:
-    """Install an artifact below ``into``, in a folder named by its digest. What is there already stays.
+    """Install an artifact below ``into``, in a folder named by its digest. Existing parts are kept.
 
     Returns the folder of the run's config and role → interpreter. ``roles``: those that this host needs; all by default.
     ``offline``: fail instead of asking an index. Raises :class:`ArtifactError`.
@@ -271,7 +271,7 @@ def _mark(folder: Path, digest: str) -> None:
 def _environment(
     role: str, manifest: dict[str, Any], digest: str, folder: Path, offline: bool
 ) -> Path:
-    """The interpreter of a role, made unless it is there."""
+    """The interpreter of a role, created if it does not exist."""
     place = folder / "envs" / role
     python = place / "bin" / "python"
     if (place / MARKER).exists():

@@ -11,7 +11,7 @@ from typing import Any
 EVERY_S = 1.0
 KEEP_ALIVE_S = 15.0
 LONGEST_S = 3600.0
-"""How long one stream lasts; a browser opens the next one by itself."""
+"""Duration of one stream; a browser opens the next one automatically."""
 
 
 async def changes(

@@ -33,7 +33,7 @@ HEADERS = {
 
 
 class PagesGuard:
-    """ASGI middleware of a server of its own: only those that are logged in, only by the names of this server (an
+    """ASGI middleware of a separate server: only those that are logged in, only by the names of this server (an
     address that a foreign name was pointed at is refused), and nothing that a page of another origin asks for."""
 
     def __init__(self, app: Any, sessions: BrowserSessions, hosts: frozenset[str]) -> None:

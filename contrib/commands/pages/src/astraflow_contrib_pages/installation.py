@@ -1,6 +1,6 @@
 """What is installed where the pages are served, and why a component can be chosen or cannot: what ``astraflow plugins`` says.
 
-Asked of that command, in a process of its own: to judge a component it imports it, and whatever that imports.
+Asked of that command, in a separate process: to judge a component it imports it, and whatever that imports.
 """
 
 from __future__ import annotations

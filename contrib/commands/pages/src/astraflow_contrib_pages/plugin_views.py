@@ -99,9 +99,7 @@ class PluginViews:
         if self._names is None:
             try:
                 entries = plugins_of(self._directory)
-            except (
-                UserError
-            ):  # the page Plugins says so; the rest of a trajectory is there all the same
+            except UserError:  # the page Plugins says so; the rest of a trajectory is shown anyway
                 entries = []
             names = sorted({entry["plugin"] for entry in entries} - {""})
             plugins = Catalog.discover(only=names).plugins if names else []

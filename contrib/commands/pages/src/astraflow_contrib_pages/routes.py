@@ -41,7 +41,7 @@ _MOST_BUCKETS = 4000
 _DELTAS, _VERSIONS = ("delta_bytes", "delta_density"), 1000
 _COLUMNS, _MOST_COLUMNS = 100, 400
 VIEW_S = 20.0
-"""Longest that a view takes: what is read for it has limits of its own, but a disk may hang."""
+"""The longest that a view may take: its reads have their own limits, but a disk may hang."""
 _WORKERS = 6
 _TYPES = {
     ".js": "text/javascript; charset=utf-8",
@@ -74,7 +74,7 @@ class PageRoutes:
         self._rollouts: dict[str, StoredRollouts] = {}
         self._journals: dict[str, JournalViews] = {}
         self._views, self._viewing = ViewsProcess(), asyncio.Semaphore(1)
-        # Threads of its own: a dataflow that has these routes needs the others for itself.
+        # Separate threads: a dataflow that has these routes needs the others itself.
         self._workers = ThreadPoolExecutor(_WORKERS, "pages")
         self._static = static_files()
         self.router = APIRouter()
@@ -132,8 +132,8 @@ class PageRoutes:
         view: Callable[[Request, BrowserSession], Any],
         turns: AbstractAsyncContextManager[Any] | None = None,
     ) -> Callable[..., Awaitable[Response]]:
-        """The route of a view: JSON, made in a thread, since files are read for it, within :data:`VIEW_S`. ``turns``: what requests wait
-        for, so that slow ones do not take all threads; the view has a limit of its own then."""
+        """The route of a view: JSON, made in a thread, since files are read for it, within :data:`VIEW_S`. ``turns``: what requests
+        wait for, so that slow ones do not take all threads; the view then has its own limit."""
 
         async def answer(request: Request) -> Response:
             session = self._check(request)
@@ -152,7 +152,7 @@ class PageRoutes:
         return asyncio.get_running_loop().run_in_executor(self._workers, look)
 
     async def _in_time(self, look: Answer) -> Any:
-        """What ``look`` gives; ``Refused`` (503) if that takes too long, though its thread goes on."""
+        """What ``look`` gives; ``Refused`` (503) if that takes too long, though its thread continues."""
         try:
             return await asyncio.wait_for(self._in_thread(look), VIEW_S)
         except TimeoutError as error:
@@ -320,7 +320,7 @@ class PageRoutes:
         stored = self._stored(self._found(request))
         return {"views": stored.views(request.path_params["group"], index)}
 
-    # -- what goes on -----------------------------------------------------------------------------
+    # -- current state ----------------------------------------------------------------------------
 
     async def _events(self, request: Request, name: str) -> Response:
         session = self._check(request)

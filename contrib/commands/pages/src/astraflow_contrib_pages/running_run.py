@@ -48,7 +48,7 @@ class RunningRun:
         self._answers: dict[str, tuple[float, Any]] = {}
 
     def ask(self, view: str) -> Any:
-        """``GET /v1/VIEW``; ``Refused`` (503) if nobody answers."""
+        """``GET /v1/VIEW``; ``Refused`` (503) without a reply."""
         with self._lock:
             asked, answer = self._answers.get(view, (-FRESH_S, None))
             if time.monotonic() - asked < FRESH_S:

@@ -110,7 +110,7 @@ class RunFolder:
             return False
 
     def _serving(self) -> bool:
-        """Whether the process of its dataflow is there, of a run that was started process by process."""
+        """Whether the process of its dataflow exists, for a run that was started process by process."""
         pid = _table(self.read("dataflow.json")).get("pid")
         if not isinstance(pid, int) or pid <= 0:
             return False
@@ -197,7 +197,7 @@ class RunsFolder:
 
 
 def _json(text: str) -> Any:
-    """What ``text`` says, with nothing for numbers that JSON has not, such as NaN: browsers refuse them."""
+    """What ``text`` says, without numbers that JSON does not have, such as NaN: browsers refuse them."""
     return json.loads(text, parse_constant=lambda name: None)
 
 

@@ -1,4 +1,4 @@
-"""The server of the pages: an app of its own behind the house's HTTP server."""
+"""The server of the pages: a separate app behind AstraFlow's HTTP server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALL = ("0.0.0.0", "::")  # noqa: S104 - asked for, not bound
 
 
 def pages_app(folder: RunsFolder, sessions: BrowserSessions, hosts: Iterable[str]) -> FastAPI:
-    """The app. ``hosts``: the names under which it may be asked, beside those of loopback."""
+    """The app. ``hosts``: the host names that it accepts, in addition to those of loopback."""
     app = create_app("pages", "", _BODY_BYTES)
     app.include_router(PageRoutes(folder, sessions).router)
     app.add_middleware(PagesGuard, sessions=sessions, hosts=frozenset(hosts))

@@ -30,7 +30,7 @@ MOST_LISTED = 2000
 SEARCH_S = 1.0
 """Longest that texts are read for one answer."""
 MOST_TOKENS = 50_000
-"""Of one sequence; a page with more is of no use."""
+"""Maximum of one sequence; a page with more would be useless."""
 _MOST_TEXT = 20_000
 _MOST_TOKENIZER_BYTES = 64 << 20
 

@@ -28,7 +28,7 @@ class TimeEstimate:
         return self.step_s * self.steps / 3600
 
     def cost(self, gpus: int, per_hour: float) -> float:
-        """Of so many GPUs for all that time."""
+        """The cost of that many GPUs for all that time."""
         return self.hours * gpus * per_hour
 
 

@@ -28,7 +28,7 @@ _OPTIMIZER_BYTES = {"adamw": 8.0, "adamw8bit": 2.0 + 2 * 4 / 256}
 @dataclass(frozen=True)
 class TrainerSetting:
     """What decides the memory of one rank. ``kind``: ``torch``, ``fsdp`` or ``megatron``; ``longest``: tokens of the longest
-    row; ``reference``: whether the algorithm compares with the initial model; ``critic``: whether a model of its own gives values."""
+    row; ``reference``: whether the algorithm compares with the initial model; ``critic``: whether a separate model gives values."""
 
     kind: str
     ranks: int

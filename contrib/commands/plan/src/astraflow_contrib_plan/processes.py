@@ -23,10 +23,10 @@ from astraflow_core.config.models import EngineTable
 
 TRAINERS = ("torch", "fsdp", "megatron")
 ENGINES = {"torch": None, "hf": None, "vllm": 0.9, "sglang": 0.88}
-"""Engine → share of a GPU's memory that it takes unless it is told; ``None``: by ``cache_gb``."""
+"""Engine → share of a GPU's memory that it takes by default; ``None``: by ``cache_gb``."""
 _EACH_RAAS = (
     "the launcher 'local' does not spread engines of several RaaS: without devices every engine is on the first GPU, and "
-    "with them the engines of each RaaS are on the same GPUs. Launchers such as ssh give each RaaS GPUs of its own"
+    "with them the engines of each RaaS are on the same GPUs. Launchers such as ssh give each RaaS its own GPUs"
 )
 CANNOT_SPLIT = "; this engine cannot split a model over GPUs"
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -259,8 +259,8 @@ def _table_of(loaded: LoadedConfig, path: str) -> EngineTable:
 
 
 def _per_device(processes: list[PlannedProcess], colocated: bool) -> dict[int, float]:
-    """Most bytes that each device holds at a time; with ``colocated`` engines sleep while trainers work, and but for their
-    CUDA contexts neither is there in the other's turn."""
+    """The peak bytes of each device; with ``colocated`` engines sleep while trainers work, and only
+    their CUDA contexts remain in the other's turn."""
     by_role: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     contexts: dict[int, float] = defaultdict(float)
     for process in processes:

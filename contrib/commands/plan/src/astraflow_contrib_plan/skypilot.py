@@ -1,6 +1,6 @@
 """A task file of SkyPilot that runs an artifact of ``astraflow pack`` on machines that have nothing but Python.
 
-The first node has the dataflow and the trainers; RaaS are on the others, or beside them if there is one node. Nodes share no
+The first node has the dataflow and the trainers; RaaS are on the others, or on the same node if there is only one. Nodes share no
 folder: each process is started by its own command with the run's token, which SkyPilot gives as a secret.
 """
 

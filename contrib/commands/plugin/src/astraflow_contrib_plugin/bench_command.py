@@ -1,4 +1,4 @@
-"""``astraflow plugin bench``: what a plugin costs beside the shipped one of its kind."""
+"""``astraflow plugin bench``: what a plugin costs compared with the shipped one of its kind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LARGEST_TASKS = 1 << 24
 def add_bench(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.description = (
-        "Measures the components of an installed distribution, or of the one in a folder, beside a shipped one of their "
+        "Measures the components of an installed distribution, or of the one in a folder, against a shipped one of their "
         "kind, in alternation in one process: time of a unit, on the CPU and on the wall, and the median of the ratios with its "
         "quartiles. It runs the plugin's code. Exit code 0: all were measured; 1: one could not be; 2: there is nothing to "
         "measure."

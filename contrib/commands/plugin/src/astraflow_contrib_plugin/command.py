@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parts = parser.add_subparsers(metavar="COMMAND", title="commands", required=True)
     _add_new(parts.add_parser("new", help="write a package with a working plugin"))
     add_check(parts.add_parser("check", help="examine a plugin, and report what was found"))
-    add_bench(parts.add_parser("bench", help="measure a plugin beside the shipped one of its kind"))
+    add_bench(parts.add_parser("bench", help="compare a plugin with the shipped one of its kind"))
     teach(parser, "write-a-plugin.md", "plugin new reward brevity", "plugin check", "plugin bench")
 
 

@@ -40,7 +40,7 @@ _NEEDS = {
     "trainer": ("safetensors>=0.4",),
     "transport": ("astraflow-weights>=0.1,<0.2", "astraflow-wire>=0.1,<0.2"),
 }
-"""What the template of a kind needs beside what all need."""
+"""What the template of a kind needs in addition to what all need."""
 _RUN = (
     "astraflow-contrib-prompts",
     "astraflow-contrib-rewards",

@@ -1,4 +1,4 @@
-"""Checks one RaaS: serves it a scripted dataflow and real weights, and tells how it did."""
+"""Checks one RaaS: serves it a scripted dataflow and real weights, and reports the result."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ FIXES = {
     "renews": "renew every renew_s seconds from the reply to register, whatever else happens",
     "names_its_tasks": "list every leased task in RenewLeases.tasks",
     "pushes_again": "retry POST after a connection error or a 5xx, with the same bytes",
-    "swaps": "load a version beside the one that serves; let running requests continue, and stamp each token with the version that sampled it",
+    "swaps": "load a version alongside the one that serves; let running requests continue, and stamp each token with the version that sampled it",
     "verifies": "hash the blocks that arrived, compare with the announced digest, and only then load",
     "outlives_the_trainer": "after a failed fetch keep serving, and retry",
     "registers_again": "after a 404 of lease or renew register again",

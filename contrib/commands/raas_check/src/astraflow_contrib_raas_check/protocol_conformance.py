@@ -45,7 +45,7 @@ class Script:
         self._numbers = itertools.count()
         self._versions = itertools.count()
 
-    # -- what the scripts are made of -------------------------------------------------------------
+    # -- building blocks of the scripts -----------------------------------------------------------
 
     def _task(self, **changes: Any) -> Task:
         number = next(self._numbers)

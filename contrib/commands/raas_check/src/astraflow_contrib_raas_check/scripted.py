@@ -1,4 +1,4 @@
-"""A dataflow that a script drives: it gives out what it is told to, and keeps what one RaaS says to it."""
+"""A dataflow that a script drives: it serves what the script says, and records the messages of one RaaS."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ class ScriptedDataflow:
         return message
 
     def _check_incarnation(self, given: int) -> None:
-        """As the real dataflow; :class:`WireError` if it is not the number of any registration, or if it stays the
-        one before."""
+        """As the real dataflow; :class:`WireError` if it is not the number of any registration, or is still
+        the previous one."""
         number = len(self.registrations)
         if given == number:
             return

@@ -18,7 +18,7 @@ from astraflow_wire.messages import AnnouncementMessage
 from astraflow_wire.model_files.tensor_file import read_specs
 
 NOWHERE = "http://127.0.0.1:9"
-"""An address at which nobody publishes (the discard port)."""
+"""An address without a publisher (the discard port)."""
 
 
 class Weights:

@@ -60,8 +60,8 @@ class OriginalStep:
 
 
 class RecordedBatches:
-    """Serves the batches of the policies that train again, of the first ``until`` updates each. ``record``: (policy, step) →
-    what the run made of it, as far as the journal was read."""
+    """Serves the batches of the policies that train again, of the first ``until`` updates each. ``record``: (policy, step)
+    → the result in the run, as far as the journal was read."""
 
     def __init__(self, recorded: RecordedRun, until: int | None = None) -> None:
         config, directory, catalog = recorded.config, recorded.directory, recorded.catalog

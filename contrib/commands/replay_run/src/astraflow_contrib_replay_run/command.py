@@ -101,7 +101,7 @@ def _count(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replay, compare and tell; 1 if the record broke off."""
+    """Replay, compare and report; 1 if the record is incomplete."""
     from astraflow_contrib_replay_run.recorded_run import ReplayChanges, open_run
 
     run_directory = find_run(arguments.run, named_by="a").absolute()

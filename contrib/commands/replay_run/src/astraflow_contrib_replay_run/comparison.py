@@ -1,4 +1,4 @@
-"""A replay beside its run: where they differ first, and the curves of both."""
+"""A replay compared with its run: where they first differ, and the curves of both."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class RedecidedBatches(RecordedBatches):
             self._owed[entry.message.policy] += 1
 
     def _compare(self, entry: Acknowledged) -> None:
-        """What the run has made of its own update of this number."""
+        """The result of the run's own update of this number."""
         policy = entry.message.policy
         self._run_made[policy] += 1
         step = self._run_made[policy]

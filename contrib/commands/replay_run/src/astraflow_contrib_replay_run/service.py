@@ -57,7 +57,7 @@ class ReplayedStep:
 
 @dataclass
 class ReplayedPolicy:
-    """What the replay has made of a policy."""
+    """The results of the replay for a policy."""
 
     steps: list[ReplayedStep] = field(default_factory=list)
     start_weights: str = ""
@@ -67,7 +67,7 @@ class ReplayedPolicy:
 
 
 class ReplayService:
-    """Routes for the trainers of ``policies``. ``told(policy, step)`` hears of each update."""
+    """Routes for the trainers of ``policies``. ``told(policy, step)`` is called for each update."""
 
     def __init__(
         self,

@@ -110,7 +110,7 @@ def run_here(recorded: RecordedRun, url: str, token: str, step: int | None) -> N
     table = recorded.trainers.policies[policy]
     if table.trainer.ranks > 1 or table.trainer.python is not None:
         raise UserError(
-            f"--step runs the trainer in this process; that of {policy!r} has ranks or an interpreter of its own: "
+            f"--step runs the trainer in this process; that of {policy!r} has ranks or a separate interpreter: "
             "add --trainer ranks=1, or leave --step out"
         )
     arguments = (recorded.trainers, recorded.directory, token, url, policy)

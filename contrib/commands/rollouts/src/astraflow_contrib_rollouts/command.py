@@ -1,4 +1,4 @@
-"""``astraflow rollouts [RUN]``: what a run rolled out, and what became of it."""
+"""``astraflow rollouts [RUN]``: what a run rolled out, and what happened to it."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ async def _rescore(
     if isinstance(scorer, LoopScorer) and scorer.asks_engines:
         raise UserError(
             f"the reward {scorer.name!r} asks engines, which are not started for this; recompute with a reward that scores "
-            "by itself"
+            "on its own"
         )
     if isinstance(scorer, RewardPool):
         await scorer.start()

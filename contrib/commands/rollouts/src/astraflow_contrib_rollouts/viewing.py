@@ -198,7 +198,7 @@ def _token_rows(sequence: StoredSequence, use: TrainedSequence | None) -> Iterat
 
 
 def print_difference(group: LoadedGroup, best: LoadedTrajectory, worst: LoadedTrajectory) -> None:
-    """What the worse of two trajectories has and the better has not, and the other way round."""
+    """What the worse of two trajectories has and the better lacks, and vice versa."""
     print_line(f"group {group.record.group}, prompt {group.record.prompt_id}")
     names = [
         f"{name}: trajectory {each.entry.index}, rewards {_figures(each.stored.rewards)}"

@@ -20,19 +20,17 @@ def slowdown(groups: Sequence[RecordedGroup]) -> float:
     times, 0 if it is not clearly above that."""
     if len(groups) < FEWEST:
         return 0.0
-    beside, seconds = [g.beside for g in groups], [g.seconds for g in groups]
-    mean_x, mean_y = fmean(beside), fmean(seconds)
-    spread = sum((x - mean_x) ** 2 for x in beside)
+    busy, seconds = [g.busy for g in groups], [g.seconds for g in groups]
+    mean_x, mean_y = fmean(busy), fmean(seconds)
+    spread = sum((x - mean_x) ** 2 for x in busy)
     if spread == 0:
         return 0.0
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(beside, seconds, strict=True)) / spread
-    rest = sum(
-        (y - mean_y - slope * (x - mean_x)) ** 2 for x, y in zip(beside, seconds, strict=True)
-    )
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(busy, seconds, strict=True)) / spread
+    rest = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in zip(busy, seconds, strict=True))
     error = math.sqrt(rest / (len(groups) - 2) / spread)
     return slope if slope > SIGNIFICANT * error else 0.0
 
 
-def rollout_s(group: RecordedGroup, beside: float, slope: float) -> float:
-    """What a recorded rollout would have taken with ``beside`` places busy."""
-    return max(_SHORTEST * group.seconds, group.seconds + slope * (beside - group.beside))
+def rollout_s(group: RecordedGroup, busy: float, slope: float) -> float:
+    """What a recorded rollout would have taken with ``busy`` places busy."""
+    return max(_SHORTEST * group.seconds, group.seconds + slope * (busy - group.busy))

@@ -10,7 +10,7 @@ from astraflow_contrib_simulate.recording import RecordedPolicy, Recording
 from astraflow_contrib_simulate.simulator import Setting, Simulator
 
 WARM_UP = 5
-"""Updates before those that count, beside the bound: buffers fill first."""
+"""Updates before those that count, in addition to the bound: buffers fill first."""
 FEWEST_UPDATES = 50
 
 

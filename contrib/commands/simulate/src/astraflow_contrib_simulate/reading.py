@@ -118,7 +118,7 @@ class _Listener:
 
     @singledispatchmethod
     def _on_entry(self, entry: Entry) -> None:
-        """Most kinds tell nothing."""
+        """Most kinds are ignored."""
 
     @_on_entry.register
     def _(self, entry: RaasRegistration) -> None:
@@ -162,7 +162,7 @@ class _Listener:
                 self._min_versions[key] = header.sequences[index].min_version
 
     def _ended(self, ended: EndedLease, entry: Entry) -> None:
-        """A lease ended by an entry: only a task's own tells how long a rollout takes, and of two leases of a task the one
+        """A lease ended by an entry: only a task's own shows how long a rollout takes, and of two leases of a task the one
         that ended it."""
         lease = ended.lease
         begin = self._busy_at_start.pop((lease.task, lease.raas))
@@ -175,7 +175,7 @@ class _Listener:
             judged = entry.judged if isinstance(entry, Pushed) else []
             group = RecordedGroup(
                 seconds=self.now - lease.since_s,
-                beside=(begin + busy + self._group_size) / 2,
+                busy=(begin + busy + self._group_size) / 2,
                 size=self._group_size,
                 rows={j.policy: len(j.indexes) for j in judged if j.indexes},
             )

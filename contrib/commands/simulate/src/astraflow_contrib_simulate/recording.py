@@ -12,11 +12,11 @@ FORMAT = 1
 
 
 class RecordedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One task as it was rolled out: ``seconds`` from its lease to its result, with ``beside`` places of its
+    """One task as it was rolled out: ``seconds`` from its lease to its result, with ``busy`` places of its
     RaaS busy on average, its own included; ``size``: trajectories; ``rows``: policy → rows accepted of it."""
 
     seconds: float
-    beside: float
+    busy: float
     size: int
     rows: dict[str, int] = {}
 
@@ -54,7 +54,7 @@ class RecordedPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shares(self) -> str:
-        """The policy whose stream this one shares, with no rows of its own; empty if it shares none."""
+        """The policy whose stream this one shares, without its own rows; empty if it shares none."""
         return self.source if self.most_borrowed == self.batch_sequences else ""
 
 

@@ -50,7 +50,7 @@ class _Tasks:
         return None
 
     def count(self, tasks: int, expected: Mapping[str, float]) -> None:
-        """So many more run, fewer if negative."""
+        """That many more run, fewer if negative."""
         self.running += tasks
         for policy, sequences in expected.items():
             self.in_flight[policy] += tasks * sequences
@@ -127,8 +127,8 @@ class _Trainer:
 
 class Simulator:
     """Runs ``updates`` of each policy in a ``setting``. The dataflow's own :func:`lease_refusal` says who gets a task;
-    as there, rows are served in the order of arrival; stale ones are dropped when the batch is cut; what a batch borrows it
-    needs not of its own. Times are drawn from those recorded, with ``seed``. Evaluations, failures and starts take
+    as there, rows are served in the order of arrival; stale ones are dropped when the batch is cut; a batch needs fewer of its own
+    rows by those that it borrows. Times are drawn from those recorded, with ``seed``. Evaluations, failures and starts take
     no time."""
 
     def __init__(self, recording: Recording, setting: Setting, updates: int, seed: int = 0) -> None:

@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it; errors of use exit with 2, weights that are wrong or cannot be had with 1."""
+    """Do it; errors of use exit with 2, weights that are wrong or unavailable with 1."""
     from astraflow_runtime.cli.running.weights_of import WeightsOf
 
     directory = find_run(arguments.run)

@@ -13,7 +13,7 @@ class MlflowTrackerConfig(ConfigModel):
     uri: str | None = Field(
         default=None,
         description="Tracking server or store, such as 'http://host:5000'; default: MLFLOW_TRACKING_URI, else a folder "
-        "mlruns beside the run directory.",
+        "mlruns next to the run directory.",
     )
     experiment: str = Field(default="astraflow", min_length=1, description="Experiment of the run.")
     name: str | None = Field(

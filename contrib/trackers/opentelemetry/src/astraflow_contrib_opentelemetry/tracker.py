@@ -22,7 +22,7 @@ _S = 1_000_000_000
 
 class OpenTelemetryTracker:
     """Implements :class:`astraflow_core.protocols.tracker.Tracker`; it takes spans, and no metrics: Prometheus has these. Each
-    service is a resource of its own."""
+    service is a separate resource."""
 
     def __init__(self, config: OpenTelemetryTrackerConfig, context: ComponentContext) -> None:
         self._config, self._run = config, context.run.directory.name

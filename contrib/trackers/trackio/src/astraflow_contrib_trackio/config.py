@@ -19,5 +19,5 @@ class TrackioTrackerConfig(ConfigModel):
     group: str | None = Field(default=None, description="Group of runs to which it belongs.")
     folder: Path | None = Field(
         default=None,
-        description="Folder of its databases; default: TRACKIO_DIR, else a folder trackio beside the run directory.",
+        description="Folder of its databases; default: TRACKIO_DIR, else a folder trackio next to the run directory.",
     )

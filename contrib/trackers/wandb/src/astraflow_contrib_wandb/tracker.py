@@ -19,7 +19,7 @@ _ENDED_WELL = ("finished", "stopped")
 
 
 class WandbTracker:
-    """Implements :class:`astraflow_core.protocols.tracker.Tracker`. Each group of metrics has a step of its own, ``GROUP/step``,
+    """Implements :class:`astraflow_core.protocols.tracker.Tracker`. Each group of metrics has its own step, ``GROUP/step``,
     since W&B refuses steps that go back and those of several policies are mixed. A resumed run keeps its id."""
 
     def __init__(self, config: WandbTrackerConfig, context: ComponentContext) -> None:

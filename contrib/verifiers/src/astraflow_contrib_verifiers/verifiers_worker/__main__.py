@@ -1,6 +1,6 @@
-"""``python __main__.py tasks`` tells the tasks of an environment, ``… serve SOCKET MIB`` plays episodes.
+"""``python __main__.py tasks`` prints the tasks of an environment, ``… serve SOCKET MIB`` plays episodes.
 
-It is run as a file by an interpreter that has not installed this distribution, and must not find what stands beside it.
+It is run as a file by an interpreter that has not installed this distribution, and must not import the modules next to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The protocol of a worker: a line of JSON in, a line of JSON out.
 
 ``tasks`` reads a :class:`Spec` with ``skip`` and ``size`` on its standard input and writes ``{"roles", "tasks"}``. ``serve``
-listens at a Unix socket, with so many MiB of address space (0: no bound); a connection is an episode, and whoever closes it
+listens at a Unix socket, with MIB of address space (0: no limit); a connection is an episode, and closing it
 cancels that. A reply is what the environment says of the episode, or ``{"failed": {"kind", "reason"}}``.
 """
 
@@ -78,8 +78,8 @@ class Loaded(Protocol):
         """One of them."""
 
     async def play(self, index: int, roles: Mapping[str, Json]) -> Json:
-        """Play a task. ``roles``: name → ``base_url`` and ``model`` of who plays it, with ``tokenizer`` and ``renderer`` where
-        it shall render by itself. :class:`Refusal` if the episode has failed."""
+        """Play a task. ``roles``: name → ``base_url`` and ``model`` of its player, with ``tokenizer`` and ``renderer``
+        if it renders prompts itself. :class:`Refusal` if the episode has failed."""
 
 
 Load = Callable[[Spec], Loaded]
@@ -175,7 +175,7 @@ class _Service:
                 writer.write(json.dumps(playing.result()).encode() + b"\n")
                 await writer.drain()
         except ConnectionError:
-            pass  # nobody waits for the reply any longer
+            pass  # the caller no longer waits for the reply
         finally:
             writer.close()
 

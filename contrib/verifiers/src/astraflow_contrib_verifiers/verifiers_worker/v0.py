@@ -36,7 +36,7 @@ class V0Environment:
                 raise Refusal("load", f"{spec.environment} has no evaluation data (eval_dataset)")
         else:
             self._rows = self._env.get_dataset()
-        # Without limits of its own: how many episodes are played at once is the run's.
+        # Without its own limits: the run decides how many episodes run at once.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         self._http = httpx.AsyncClient(timeout=None, limits=limits, trust_env=False)  # noqa: S113 - the episode has a deadline
 

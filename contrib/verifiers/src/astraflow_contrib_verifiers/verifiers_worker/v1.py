@@ -63,7 +63,7 @@ class V1Environment:
         return True
 
     async def play(self, index: int, roles: Mapping[str, Json]) -> Json:
-        """One episode of the environment, with resources of its own: its clients are closed with them."""
+        """One episode of the environment, with its own resources: its clients are closed with them."""
         task = self._task(index)
         players = {
             name: role.model_copy(update=_player(role, roles[name]))
@@ -108,7 +108,7 @@ def _roles(config: vf.EnvConfig) -> dict[str, vf.AgentConfig]:
 
 
 def _player(role: vf.AgentConfig, player: Json) -> Json:
-    """Who plays the role; one that has an endpoint of its own keeps it, unless the run gives it a policy."""
+    """The player of the role; one that has its own endpoint keeps it, unless the run gives it a policy."""
     if role.client is not None and not player["named"]:
         return {}
     if player["tokenizer"] is None:

@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 class AstraFlowChatHarnessConfig(vf.HarnessConfig):  # type: ignore[misc]
-    """Nothing beside what every harness has."""
+    """No keys other than those of every harness."""
 
 
 class AstraFlowChatHarness(vf.Harness[AstraFlowChatHarnessConfig]):  # type: ignore[misc]

@@ -19,7 +19,7 @@ _NOTES = {
     "reward": "What an episode earns.",
     "sampling": "How policies sample.",
     "eval": "Evaluation on prompts that are not trained on.",
-    "checkpoint": "From what a trainer goes on after a failure.",
+    "checkpoint": "What a trainer continues from after a failure.",
 }
 _FIRST = ("run", "prompts", "workflow", "reward", "sampling", "policies", "eval", "checkpoint")
 

@@ -106,7 +106,7 @@ def _environments(settings: Settings, draft: Draft) -> None:
             f"add the environments {others}: the prompt source `merged` combines several"
         )
     draft.todo.append(
-        "astraflow env create verifiers --plugin verifiers, with the environments' packages installed beside it"
+        "astraflow env create verifiers --plugin verifiers, with the environments' packages installed in it"
     )
 
 

@@ -1,4 +1,4 @@
-"""Configurations of the public AstraFlow (0.1.2): ``experiment.yaml``, and ``raas.yaml`` beside it."""
+"""Configurations of the public AstraFlow (0.1.2): ``experiment.yaml``, and ``raas.yaml`` next to it."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ SYSTEM = System(
         "experiment.experiment_name": "a run has one name, taken from trial_name",
         "raas.delta_full_sync_interval": "not needed: a receiver that lacks a delta's base fetches the whole version",
         "dataflow.host": "[dataflow] host, if RaaS run on other hosts",
-        "dataflow.port": "not needed: RaaS are told the port",
+        "dataflow.port": "not needed: RaaS learn the port at the start",
         "dataflow.buffer.size": "the staleness bound and back-pressure limit the buffer",
         "dataflow.curator_args": "not a key of the data policy, or a bound that it has by default",
         "dataflow.rollout_dataset.max_length": "a prompt that leaves no room for an answer fails with a reason",
@@ -291,7 +291,7 @@ SYSTEM = System(
         "actor.eps_clip": "m2po finds its clip range for each batch",
         "actor.eps_clip_higher": "m2po finds its clip range for each batch",
         "actor.optimizer.type": "trainers have AdamW",
-        "recover.mode": "a run goes on from its checkpoint when it is started again",
+        "recover.mode": "a restarted run continues from its checkpoint",
         "evaluator.eval_at_start": "the first version is always evaluated",
         "gconfig.min_new_tokens": "no counterpart is known",
         "trainer_": "no counterpart is known; of several models, the first one's values are those of the run",

@@ -103,7 +103,7 @@ class ServiceHours:
 
     def hear(self, at_s: float, entry: Entry) -> None:
         """Take note of an entry."""
-        if isinstance(entry, Resumed):  # nobody was there since the entry before
+        if isinstance(entry, Resumed):  # no process was running since the previous entry
             for names in self._here.values():
                 names.clear()
         for kind, names in self._here.items():

@@ -94,8 +94,8 @@ def prompt_hash(prompt: str) -> int:
 
 
 class JournalIndex:
-    """Of the run in ``directory``. ``listener()`` makes the listener that hears all entries, each once, as they come; it is
-    made anew where a log was written anew. Any thread may call it; :class:`~astraflow_core.errors.UserError` if there is no journal."""
+    """Of the run in ``directory``. ``listener()`` creates the listener that receives all entries, each once, as they arrive;
+    it is recreated where a log was rewritten. Any thread may call it; :class:`~astraflow_core.errors.UserError` if there is no journal."""
 
     def __init__(self, directory: Path, block_bytes: int = BLOCK_BYTES) -> None:
         self._directory, self._block_bytes = directory, block_bytes
@@ -112,9 +112,9 @@ class JournalIndex:
         self._position, self._head = 0, b""
 
     def follow(self, *listeners: JournalListener, for_s: float = math.inf) -> bool:
-        """Have ``listeners`` hear the entries that have come, for ``for_s`` seconds at most: the next call reads on, and
-        :attr:`share` says how far it is. False if the log is another one now: then they shall be made anew, and this be called
-        again."""
+        """Pass new entries to ``listeners``, for ``for_s`` seconds at most: the next call reads on, and
+        :attr:`share` says how far it is. False if the log was replaced: then they must be recreated, and this
+        called again."""
         until = time.monotonic() + for_s
         reader = JournalReader.of_run(self._directory)
         if not self._goes_on(reader.log):
@@ -166,7 +166,7 @@ class JournalIndex:
         prompt: str = "",
         until: float = math.inf,
     ) -> None:
-        """Have a listener hear all entries that may be about ``keys`` or a prompt, and others, in their order. :class:`TimeoutError`
+        """Pass to a listener all entries that may be about ``keys`` or a prompt, and others, in their order. :class:`TimeoutError`
         if it is later than ``until`` (``time.monotonic``) before that is done."""
         wanted, hashed = set(keys), prompt_hash(prompt) if prompt else None
         reader, position = JournalReader.of_run(self._directory), -1

@@ -1,4 +1,4 @@
-"""What the journal of a run tells the pages: versions, the funnel of data, and the life of a prompt or a group."""
+"""What the pages show of the journal of a run: versions, the funnel of data, and the life of a prompt or a group."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class AnnouncedVersions:
 
 
 class DataFunnel:
-    """Listens for what became of prompts, tasks, groups and rows: ``counts`` from the first stage to the last,
+    """Listens for what happened to prompts, tasks, groups and rows: ``counts`` from the first stage to the last,
     ``refusals`` by stage, data policy and reason."""
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class JournalViews:
             return {"share": share, "hours": thinned(self._hours.arrays(), buckets, first, last)}
 
     def leases(self) -> dict[str, Any] | None:
-        """The leases that are held now, if the run goes on: the age of each is that at the newest entry and the time since that was
+        """The leases that are held now, if the run continues: the age of each is that at the newest entry and the time since that was
         written. ``None`` before the whole journal is read."""
         with self._followed() as share:
             if share < 1:

@@ -25,7 +25,7 @@ _SAMPLES, _SAMPLE = 256, 8 << 10
 
 
 class MetricColumns:
-    """The file of one run; any thread may call it. As long as much of it is not read, answers are made of a sample of its
+    """The file of one run; any thread may call it. While much of it is unread, replies use a sample of its
     lines, from all its parts."""
 
     def __init__(self, directory: Path) -> None:
@@ -60,8 +60,8 @@ class MetricColumns:
         return self._offset
 
     def look(self, whole: bool = True) -> int:
-        """As :meth:`update`, but what takes long is read by a thread: 0 until that is done, and :attr:`share` says how far
-        it is. Without ``whole`` nobody reads it: a sample will do, as for a table of many runs."""
+        """As :meth:`update`, but long files are read by a thread: 0 until that is done, and :attr:`share` is its
+        progress. Without ``whole`` they are not read: a sample suffices, as for a table of many runs."""
         with self._looking:
             if self._reader is None:
                 size = self._stat() or 0
@@ -84,7 +84,7 @@ class MetricColumns:
         return 1.0 if self._sample is None else min(1.0, self._offset / max(1, self._size))
 
     def _stat(self) -> int | None:
-        """Its size; ``None`` if it is not there, or no file: to open a pipe could wait for ever."""
+        """Its size; ``None`` if it does not exist, or is not a file: opening a pipe could block indefinitely."""
         try:
             found = self.path.stat()
         except FileNotFoundError:
@@ -155,7 +155,7 @@ class MetricColumns:
             return self._now.of_versions(names, most)
 
     def staleness(self, columns: int, first: float, last: float) -> dict[str, dict[str, Any]]:
-        """Policy → how many rows of the steps ``first`` to ``last`` were how many versions old, in so many columns."""
+        """Policy → how many rows of the steps ``first`` to ``last`` were how many versions old, in ``columns`` columns."""
         with self._lock:
             return self._now.staleness(columns, first, last)
 

@@ -38,7 +38,7 @@ class _Column:
         self.newest = float(values[-1])
 
     def arrays(self) -> tuple[Floats, Floats]:
-        """By ascending step; nobody may change them."""
+        """By ascending step; read-only."""
         if len(self._parts) > 1:
             self._parts = [_joined(self._parts)]
         return self._parts[0]
@@ -268,7 +268,7 @@ def thinned(
     found: dict[str, Curve] = {}
     for name, (steps, values) in columns.items():
         begin, end = np.searchsorted(steps, [first, last], side="left")
-        # One more on each side, so that the line goes on to the edge.
+        # One more on each side, so that the line continues to the edge.
         view = slice(max(0, int(begin) - 1), min(len(steps), int(end) + 2))
         x, y = min_max(steps[view], values[view], buckets)
         whole: npt.NDArray[np.int64] = x.astype(np.int64)

@@ -21,7 +21,7 @@ HOST = "astraflow_contrib_pages.views.host"
 VIEW_S = 5.0
 """Longest that one plugin may take for a trajectory."""
 START_S = 30.0
-"""Longest that the process takes to start, beside that."""
+"""The longest that the process may take to start, in addition to that."""
 MOST_BYTES = 64 << 20
 _END_S = 5.0
 
@@ -39,7 +39,7 @@ class ViewsProcess:
         self._end: weakref.finalize[[subprocess.Popen[bytes]], ViewsProcess] | None = None
 
     def ask(self, plugins: Sequence[str], plugin: str, trajectory: Mapping[str, Any]) -> list[Any]:
-        """Views of ``plugin`` as it gave them, which nobody has checked. ``plugins``: all of the run."""
+        """Views of ``plugin`` as it returned them, unchecked. ``plugins``: all of the run."""
         began, allowed_s = time.monotonic(), self._deadline_s
         if self._process is None or self._process.poll() is not None:
             self._start()

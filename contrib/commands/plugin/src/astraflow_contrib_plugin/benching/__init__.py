@@ -1,1 +1,1 @@
-"""``astraflow plugin bench``: what components cost beside the shipped ones of their kinds."""
+"""``astraflow plugin bench``: what components cost compared with the shipped ones of their kinds."""

@@ -1,4 +1,4 @@
-"""One component measured in a process of its own, beside another of its kind."""
+"""One component measured in a separate process, next to another of its kind."""
 
 from __future__ import annotations
 

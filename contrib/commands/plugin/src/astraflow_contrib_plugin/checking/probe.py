@@ -1,5 +1,5 @@
-"""``python -m astraflow_contrib_plugin.checking.probe DISTRIBUTION FILE``: what a distribution registers, read in a process of
-its own, since importing its manifest may fail in any way."""
+"""``python -m astraflow_contrib_plugin.checking.probe DISTRIBUTION FILE``: what a distribution registers, read in a separate
+process, since importing its manifest may fail in any way."""
 
 from __future__ import annotations
 

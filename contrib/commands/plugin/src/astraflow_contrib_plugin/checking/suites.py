@@ -152,7 +152,7 @@ def _own_tests(target: CheckedTarget, runs: SuiteRuns) -> CheckResult:
         return not_checked("tests", reason)
     passed = sum(1 for t in own if t["outcome"] == "passed")
     return judged(
-        "tests", f"{passed} tests beside the suites passed", runs.problems + _failures(own)
+        "tests", f"{passed} tests in addition to the suites passed", runs.problems + _failures(own)
     )
 
 

@@ -20,7 +20,7 @@ from astraflow_core.suggestions import did_you_mean
 _DEADLINE_S = 300.0
 _MOST_LINES = 4
 _BACKEND_ENDS = "[end of output]"
-"""What pip prints after the output of a build backend, and before words of its own."""
+"""What pip prints after the output of a build backend, and before its own messages."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,9 @@ def _built(folder: Path, site: Path) -> CheckedTarget:
         ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {error}") from error
-    if PathFinder.find_spec("pip") is None:  # importlib.util's tells setuptools that pip runs here
+    if (
+        PathFinder.find_spec("pip") is None
+    ):  # importlib.util's makes setuptools believe that pip runs here
         raise UserError(
             "this interpreter has no pip, which builds the plugin: python -m ensurepip; or install the plugin, and "
             "give the name of its distribution"

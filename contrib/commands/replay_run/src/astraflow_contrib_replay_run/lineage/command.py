@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read and tell."""
+    """Read and report."""
     from astraflow_contrib_replay_run.lineage.index import LineageIndex
     from astraflow_contrib_replay_run.lineage.reports import LineageReports
     from astraflow_runtime.dataflow.journal_reader import JournalReader

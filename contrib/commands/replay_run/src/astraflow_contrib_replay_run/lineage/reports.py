@@ -16,7 +16,7 @@ _SHARED = ("workflow", "reward", "prompts")
 
 
 class LineageReports:
-    """Reports about the run in ``directory``, of which ``index`` has heard the journal."""
+    """Reports about the run in ``directory``, whose journal ``index`` has read."""
 
     def __init__(self, directory: Path, reader: JournalReader, index: LineageIndex) -> None:
         self._directory, self._reader, self._index = directory, reader, index
@@ -47,7 +47,7 @@ class LineageReports:
         }
 
     def version(self, policy: str, number: int) -> dict[str, Any]:
-        """What made a version, and which updates were made of rows that it sampled."""
+        """The update that made a version, and the updates that trained on rows that it sampled."""
         index = self._index
         found = index.versions[policy, number]
         before = max(

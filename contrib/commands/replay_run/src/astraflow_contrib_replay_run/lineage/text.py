@@ -86,7 +86,7 @@ def told_uses(uses: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def told_row(row: Mapping[str, Any]) -> Iterator[str]:
-    """A row of its own."""
+    """A separate row."""
     versions = row["versions"]
     tokens = (
         ", ".join(f"{count} by {version}" for version, count in versions)
@@ -104,7 +104,9 @@ def _made(update: Mapping[str, Any]) -> str:
     if update["made_s"] is None:
         return "not made"
     published = update["published_version"]
-    to = f"published as version {published}" if published is not None else "not published by itself"
+    to = (
+        f"published as version {published}" if published is not None else "not published separately"
+    )
     return f"made at {update['made_s']:.2f} s, {to}"
 
 

@@ -15,7 +15,7 @@ from astraflow_testing.conformance.transport import ShapedLink, TransportConform
 
 
 class FileLink:
-    """Changes published bytes in their file. A fetch cannot be made to stand still."""
+    """Changes published bytes in their file. A fetch cannot be stalled."""
 
     holds = False
 
