@@ -204,28 +204,33 @@ def test_an_adapter_that_does_not_fit_leaves_the_one_before() -> None:
     played(scenario)
 
 
-def test_a_run_that_floods_or_asks_for_priority_takes_turns(
+def test_a_tenant_that_floods_or_asks_for_priority_takes_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(shared, "MOST_WAITING", 6)
+
     async def scenario() -> None:
         async with sharing(places=2) as here:
-            ada, bob = await here.attach("ada/r"), await here.attach("bob/r")
-            await here.load(ada, 7, 1)
-            await here.load(bob, 9, 1)
-            monkeypatch.setattr(shared, "MOST_WAITING", 6)
+            flooding = [await here.attach("ada/r"), await here.attach("ada/s")]
+            bob = await here.attach("bob/r")
+            for engine in (*flooding, bob):
+                await here.load(engine, 7, 1)
             asked = [
-                asyncio.create_task(ada.generate(request(f"{n}", priority=-9))) for n in range(20)
+                asyncio.create_task(engine.generate(request(f"{number}", priority=-9)))
+                for engine in flooding
+                for number in range(20)
             ]
             await until(lambda: len(here.engine.began) == 2)
             asked += [asyncio.create_task(bob.generate(request(f"{n}"))) for n in range(3)]
-            await until(lambda: sum(task.done() for task in asked) >= 14)  # beyond what may wait
-            await ada.health()
-            await bob.health()
+            # All have arrived: calls are answered in their order.
+            await asyncio.gather(*(engine.health() for engine in (*flooding, bob)))
             here.engine.go.set()
             results = await asyncio.gather(*asked, return_exceptions=True)
-            assert sum(isinstance(each, ValueError) for each in results) == 14
-            names = [each.adapter for each in here.engine.began]
-            assert names[:7].count(names[0]) == 4 and {each.priority for each in here.engine.began} == {0}  # fmt: skip
+            refused = [each for each in results if isinstance(each, ValueError)]
+            assert len(refused) == 40 - 2 * 6 and "as many as may" in str(refused[0])
+            last = max(n for n, each in enumerate(here.engine.began) if each.adapter == "3")
+            assert last <= 6  # every second of the free places
+            assert {each.priority for each in here.engine.began} == {0}
 
     played(scenario)
 

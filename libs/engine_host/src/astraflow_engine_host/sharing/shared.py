@@ -1,6 +1,7 @@
 """The requests and adapters of several runs in one engine.
 
-Every run has the engine's places in turn: of those that wait, the one that has fewest requests in the engine is next.
+Tenants have the engine's places in turn, and so have the runs of a tenant: of those that wait, the one that has fewest requests in the
+engine is next.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ log = logging.getLogger("astraflow.shared_engine")
 SILENT_S = 20.0
 """An attached engine that says nothing for so long is gone."""
 
-MOST_WAITING = 1 << 14
+MOST_WAITING = 1 << 12
 """Requests of an attachment that may wait."""
 
 MOST_OF_A_RUN = 8
@@ -46,9 +47,9 @@ _CALLS_AT_ONCE = 64
 Send = Callable[[bytes, Frames], Any]
 
 
-@dataclass
+@dataclass(eq=False)
 class AttachedRun:
-    """One attached engine. ``name``: of its adapter and of its requests, within the engine; ``known``: requests that wait or run."""
+    """One attached engine of ``run``, ``TENANT/NAME``. ``name``: of its adapter and of its requests, within the engine; ``known``: requests that wait or run."""
 
     run: str
     name: str
@@ -209,10 +210,19 @@ class SharedEngine:
             waiting = [(peer, each) for peer, each in self._peers.items() if each.waiting]
             if not waiting:
                 return
-            peer, attached = min(waiting, key=lambda pair: len(pair[1].running))
+            peer, attached = min(waiting, key=lambda pair: self._turn(pair[1]))
             request = attached.waiting.popleft()
             attached.running.add(request.id)
             self._spawn(self._generate(peer, attached, request))
+
+    def _turn(self, attached: AttachedRun) -> tuple[int, int, int]:
+        """Requests in the engine of its tenant, of its run, and its own."""
+        tenant = attached.run.partition("/")[0]
+        return (
+            sum(len(e.running) for e in self._peers.values() if e.run.partition("/")[0] == tenant),
+            sum(len(e.running) for e in self._peers.values() if e.run == attached.run),
+            len(attached.running),
+        )
 
     async def _generate(self, peer: bytes, attached: AttachedRun, request: GenerateRequest) -> None:
         outer = request.id[len(attached.name) + 1 :]
