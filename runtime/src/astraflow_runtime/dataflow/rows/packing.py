@@ -67,34 +67,51 @@ def _turns(own: Sequence[Row], sourced: Sequence[Row]) -> GroupTurns:
     """All sequences of the policy in the groups of the rows, with the numbers that :func:`pack`
     assigns.
     """
-    runs: list[Run] = []
-    columns = []
-    wholes = {id(row.siblings): (row, 1) for row in own}
-    for row, sign in (wholes | {id(row.siblings): (row, -1) for row in sourced}).values():
-        of, offsets = row.siblings, row.received.offsets
-        order = np.argsort(of.trajectory, kind="stable")
-        index = of.index[order]
-        starts, ends = offsets[index], offsets[index + 1]
-        runs += zip(repeat(row.received), starts.tolist(), ends.tolist(), strict=False)
-        trajectory = of.trajectory[order] + (row.trajectory - of.trajectory[row.place])
-        group = np.full(len(order), row.group)
-        if sign < 0:
-            group, trajectory = -1 - group, -1 - trajectory
-        columns.append((ends - starts, group, trajectory, of.rewards[order], of.own[order]))
-    lengths, group, trajectory, rewards, own_reward = map(
-        np.concatenate, zip(*columns, strict=True)
-    )
+    groups = {id(row.siblings): (row, 1) for row in own}
+    groups |= {id(row.siblings): (row, -1) for row in sourced}
+    rows, signs = zip(*groups.values(), strict=True)
+    of = [row.siblings for row in rows]
+    sizes = [len(group.index) for group in of]
+    # All groups are arranged at once: NumPy takes as long for many as for one.
+    place = np.repeat(np.arange(len(of)), sizes)
+    trajectory = np.concatenate([group.trajectory for group in of])
+    order = np.lexsort((trajectory, place))
+    offsets = [row.received.offsets for row in rows]
+    firsts = list(accumulate(map(len, offsets), initial=0))
+    bounds, index = np.concatenate(offsets), np.concatenate([group.index for group in of])[order]
+    at = index + np.repeat(firsts[:-1], sizes)
+    starts, ends = bounds[at], bounds[at + 1]
+    shifts = [row.trajectory - int(row.siblings.trajectory[row.place]) for row in rows]
+    numbers = trajectory[order] + np.repeat(shifts, sizes)
+    group = np.repeat([row.group for row in rows], sizes)
+    sign = np.repeat(signs, sizes)
+    runs = _whole_runs(rows, sizes, starts.tolist(), ends.tolist())
     masks = [received.loss_mask[start:end] for received, start, end in runs]
     whole = WholeGroups(
         loss_mask=np.concatenate(masks).view(np.bool_),
         given=_all_sparse(runs),
-        lengths=lengths,
-        group=group,
-        trajectory=trajectory,
-        rewards=rewards,
-        own=own_reward,
+        lengths=ends - starts,
+        group=np.where(sign < 0, -1 - group, group),
+        trajectory=np.where(sign < 0, -1 - numbers, numbers),
+        rewards=np.concatenate([group.rewards for group in of])[order],
+        own=np.concatenate([group.own for group in of])[order],
     )
     return turns_of(whole)
+
+
+def _whole_runs(
+    rows: Sequence[Row], sizes: Sequence[int], starts: list[int], ends: list[int]
+) -> list[Run]:
+    """The tokens of all sequences of some groups, ``sizes`` of them in that of each of ``rows``: one run for a group whose
+    sequences follow each other in its body."""
+    runs: list[Run] = []
+    for row, first, after in zip(rows, [0, *accumulate(sizes)], accumulate(sizes), strict=False):
+        begin, end = starts[first:after], ends[first:after]
+        if begin[1:] == end[:-1]:
+            runs.append((row.received, begin[0], end[-1]))
+        else:
+            runs += zip(repeat(row.received), begin, end, strict=False)
+    return runs
 
 
 def pack(

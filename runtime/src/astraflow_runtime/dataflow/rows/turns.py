@@ -40,7 +40,9 @@ def turns_of(groups: WholeGroups) -> GroupTurns:
     told = [values for name, values in groups.given.items() if name in OF_TURNS]
     named = [values.positions[trained[values.positions]] for values in told]
     # The first token of a sequence is never trained, so a run ends with its sequence.
-    runs = np.flatnonzero(trained & ~np.append(trained[1:], False))
+    runs = np.flatnonzero(trained[:-1] > trained[1:])
+    if trained[-1:].any():
+        runs = np.append(runs, len(trained) - 1)
     last = np.unique(np.concatenate([runs, *named])) if named else runs
     ends = np.cumsum(groups.lengths)
     sequence = np.searchsorted(ends, last, "right")
@@ -53,6 +55,8 @@ def turns_of(groups: WholeGroups) -> GroupTurns:
         """The sum of ``values`` at each turn: each value is assigned to the last turn of its
         trajectory up to ``where``.
         """
+        if not len(where):
+            return np.zeros(len(last))
         turn = np.searchsorted(last, where, "right") - 1
         found = turn >= 0
         found[found] = chain[sequence[turn[found]]] == chain[owner[found]]
@@ -72,13 +76,14 @@ def turns_of(groups: WholeGroups) -> GroupTurns:
     at = np.flatnonzero(trained[states.positions])
     state[np.searchsorted(last, states.positions[at])] = states.values[at]
     every = np.arange(size)
+    ended = at_turns(where, every, outcome)
     return GroupTurns(
         group=groups.group[sequence],
         trajectory=groups.trajectory[sequence],
         sequence=(sequence - first[chain[sequence]]).astype(np.int32),
         last=(last - (ends - groups.lengths)[sequence]).astype(np.int32),
         reward=at_turns(rewards.positions, owner, values).astype(np.float32),
-        outcome=at_turns(where, every, outcome).astype(np.float32),
-        rest=at_turns(where, every, outcome - earned).astype(np.float32),
+        outcome=ended.astype(np.float32),
+        rest=(at_turns(where, every, outcome - earned) if len(owner) else ended).astype(np.float32),
         state=state,
     )
