@@ -232,8 +232,12 @@ class Episode:
         trained = self._is_trained(request, policy)
         with self._reserved(sampling.max_tokens * request.n):
             try:
-                results = await asyncio.gather(
-                    *(seeing.generate(prompt, sampling) for _ in range(request.n))
+                results = (
+                    [await seeing.generate(prompt, sampling)]  # without a task of its own
+                    if request.n == 1
+                    else await asyncio.gather(
+                        *(seeing.generate(prompt, sampling) for _ in range(request.n))
+                    )
                 )
             except ValueError as error:
                 if request.prompt is None:

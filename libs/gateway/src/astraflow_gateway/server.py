@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any, Self
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
 from astraflow_gateway.dialects.anthropic.messages import Messages
@@ -17,7 +17,7 @@ from astraflow_gateway.episode import Episode
 from astraflow_gateway.listening import Listening
 from astraflow_gateway.requests import BadRequest
 from astraflow_gateway.serving import OpenEpisode, no_such_episode
-from astraflow_wire.http.server import Server, create_app
+from astraflow_wire.http.server import Server, ServiceApp, create_app
 
 MAX_BODY_BYTES = 8 << 20
 DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Responses(), Messages(), TokenIds())
@@ -77,10 +77,12 @@ class Gateway:
                 return opened
         raise no_such_episode()
 
-    def _add_routes(self, app: FastAPI) -> None:
+    def _add_routes(self, app: ServiceApp) -> None:
         @app.exception_handler(BadRequest)
         async def refused(request: Request, error: BadRequest) -> Response:
             return JSONResponse(_provider(request).error(error), error.status)
+
+        app.calls.errors = {BadRequest: refused, **app.calls.errors}
 
         @app.exception_handler(404)
         @app.exception_handler(405)
@@ -107,7 +109,7 @@ class Gateway:
         for dialect in DIALECTS:
             self._add_dialect(app, dialect)
 
-    def _add_dialect(self, app: FastAPI, dialect: Dialect) -> None:
+    def _add_dialect(self, app: ServiceApp, dialect: Dialect) -> None:
         async def answer(request: Request) -> Response:
             return await self._opened(request).answer(dialect, request)
 
@@ -117,12 +119,13 @@ class Gateway:
 
             _add(app, route.method, route.path, call)
 
-        _add(app, "POST", dialect.path, answer)
+        app.add_call(dialect.path, answer)
+        app.add_route("/e/{episode}" + dialect.path, answer, methods=["POST"])
         for route in dialect.routes:
             further(route)
 
 
-def _add(app: FastAPI, method: str, path: str, endpoint: Any) -> None:
+def _add(app: ServiceApp, method: str, path: str, endpoint: Any) -> None:
     """At its path, and below that of an episode, for clients that cannot set a key. A plain route: that of FastAPI would look for
     dependencies of ``endpoint`` in each request."""
     for prefix in ("", "/e/{episode}"):

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
+import msgspec
 import xxhash
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -14,6 +15,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from astraflow_gateway.dialects.dialect import Dialect, Exchange, Route
 from astraflow_gateway.episode import Episode
 from astraflow_gateway.requests import BadRequest, ModelAnswer, ModelRequest
+from astraflow_wire.http.calls import JSON, MessageResponse
 
 KEEP_ALIVE_S = 10.0
 MOST_AT_ONCE = 64
@@ -53,7 +55,7 @@ class OpenEpisode:
         answering.add_done_callback(self._answered)
         if exchange.stream:
             return await _streamed(dialect, exchange, answering)
-        return JSONResponse(exchange.whole(await answering))
+        return MessageResponse(msgspec.json.encode(exchange.whole(await answering)), JSON)
 
     async def call(self, route: Route, request: Request) -> Response:
         """The response at a route at which nothing is sampled."""
