@@ -234,3 +234,10 @@ def test_a_script_gives_its_variables(tmp_path: Path) -> None:
     assert read_files([tmp_path / "a.sh"])["a"] == {
         "b": 8, "c": 20, "d": "8-4", "e": "${other}", "f": "$((other*2))", "g": [1, 2], "h": "$x",
     }  # fmt: skip
+
+
+def test_variables_are_bounded(tmp_path: Path) -> None:
+    doubled = [f"v{n + 1}=${{v{n}}}${{v{n}}}" for n in range(40)]
+    (tmp_path / "a.sh").write_text("\n".join(["v0=laugh", *doubled, "run a.b=$v40"]))
+    with pytest.raises(UserError, match="variables make more than 65536 characters"):
+        read_files([tmp_path / "a.sh"])

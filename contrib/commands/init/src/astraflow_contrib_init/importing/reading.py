@@ -16,6 +16,7 @@ import yaml
 from astraflow_core.errors import UserError
 
 MOST_BYTES = 1 << 20
+MOST_FILLED = 1 << 16
 _OVERRIDE = re.compile(r"(?:\+{1,2})?([A-Za-z_][\w-]*(?:\.[\w-]+)+)=(.*)", re.DOTALL)
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=([^(`]+)", re.DOTALL)
 _SUM = re.compile(r"\$\(\(([\w\s$+*/()-]{1,200}?)\)\)")
@@ -108,9 +109,16 @@ def _overrides(text: str) -> Nested:
 def _filled(text: str, variables: Mapping[str, str], depth: int = 4) -> str:
     """Known variables, and the defaults of others, in their place."""
 
+    size = 0
+
     def there(match: re.Match[str]) -> str:
+        nonlocal size
         name, default = match[1] or match[3], match[2]
-        return variables.get(name) or (match[0] if default is None else default.strip("\"'"))
+        value = variables.get(name) or (match[0] if default is None else default.strip("\"'"))
+        size += len(value)
+        if size > MOST_FILLED:
+            raise ValueError(f"variables make more than {MOST_FILLED} characters of one word")
+        return value
 
     filled = _VARIABLE.sub(there, text)
     return text if filled == text or not depth else _filled(filled, variables, depth - 1)
