@@ -129,7 +129,9 @@ def test_the_table_is_whole_and_kept_with_the_run(tmp_path: Path) -> None:
 def test_a_transport_that_nothing_encrypts_does_not_go_with_it(tmp_path: Path) -> None:
     write_tls(tmp_path)
     overrides = ["policies.solver.transport.use=collective"]
-    with pytest.raises(ConfigError, match=r"'collective' has unencrypted connections.* name 'http' or 'zmq'"):
+    with pytest.raises(
+        ConfigError, match=r"'collective' has unencrypted connections.* name 'http' or 'zmq'"
+    ):
         load_config(configured(tmp_path), overrides)
     plain = tmp_path / "plain.toml"
     plain.write_text(TABLE_RUN)

@@ -17,7 +17,7 @@ from astraflow_gateway.episode import Budget
 
 
 class TeamWorkflow:
-    """Each role of the environment has a conversation of its own, with the policy or the frozen engine that plays it.
+    """Each role of the environment has its own conversation, with the policy or the frozen engine that plays it.
     A policy earns what its role does; the sequences of one that plays several roles have the reward of their role each,
     and the policy has the sum."""
 
@@ -88,7 +88,7 @@ class TeamWorkflow:
 
 
 def _of_role(sequence: Sequence, reward: float, names: Mapping[str, str]) -> Sequence:
-    """With a reward of its own if its policy plays other roles, too; else that of the trajectory is the role's."""
+    """With its own reward if its policy also plays other roles; else the trajectory's reward is the role's."""
     if list(names.values()).count(sequence.policy) == 1:
         return sequence
     return replace(sequence, reward=reward)

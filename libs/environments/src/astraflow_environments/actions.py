@@ -51,7 +51,7 @@ def first_tagged(text: str, *names: str) -> tuple[str, str] | None:
 
 def argument(action: Action, tools: Mapping[str, str]) -> tuple[str, str]:
     """``(tool, text)`` of the first call, where ``tools`` has for each tool the name of its only argument, a text.
-    :class:`ValueError` tells the model what is wrong with it."""
+    :class:`ValueError` with the reason for the model if it is wrong."""
     if not action.calls:
         raise ValueError(f"Call a tool: {', '.join(tools)}.")
     call = action.calls[0]

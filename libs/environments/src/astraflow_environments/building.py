@@ -55,7 +55,7 @@ class ChosenEnvironment:
         return self.selected.component.capabilities
 
     def build(self, seat: int) -> tuple[Any, tuple[str, ...]]:
-        """An instance with a folder of its own, and its roles."""
+        """An instance with its own folder, and its roles."""
         folder = self.context.directory / f"environment-{seat}"
         built = self.selected.build(self.config, replace(self.context, directory=folder))
         return built, tuple(built.roles) if "multi_role" in self.capabilities else ()

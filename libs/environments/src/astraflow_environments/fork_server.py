@@ -192,7 +192,7 @@ def main() -> int:
     server = ForkServer(parent, socket.socket(fileno=requests), socket.socket(fileno=reports))
     if os.getppid() != parent or not server.prepare():
         return 1
-    # From now on it sees the end of its parent by itself, and ends what workers have started, too.
+    # From now on it detects the end of its parent itself, and also ends what workers have started.
     adopt_orphans()
     signal_at_parent_death(0)
     server.serve()

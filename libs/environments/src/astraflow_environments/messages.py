@@ -1,4 +1,4 @@
-"""What a pool and its worker processes tell each other, as msgpack."""
+"""The messages between a pool and its worker processes, as msgpack."""
 
 from __future__ import annotations
 

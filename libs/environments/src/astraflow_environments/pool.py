@@ -198,7 +198,7 @@ class EnvironmentPool:
             self._loop = asyncio.get_running_loop()
 
     def _begin(self) -> None:
-        """Nothing is there yet; of another event loop nothing can be used."""
+        """Nothing exists yet; objects of another event loop cannot be used."""
         self._slots = asyncio.Semaphore(self._keys.most_environments)
         self._seats = list(reversed(range(self._keys.most_environments)))
         self._idle: dict[int, tuple[Player, int]] = {}
@@ -344,5 +344,5 @@ class _OnLoop:
                 )
                 return
             await closed
-        except Exception:  # its episode is over, and nobody waits for more
+        except Exception:  # its episode is over, and nothing waits for more
             log.exception("an environment could not be closed")

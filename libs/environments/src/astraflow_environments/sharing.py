@@ -42,7 +42,7 @@ log = logging.getLogger("astraflow.environments")
 STALL_S, RESET_STALL_S = 2.0, 10.0
 """How long a worker that episodes share may be at a step and at a reset of one of them: the others wait meanwhile."""
 MOST_LOST = 3
-"""Workers that may be lost, after which each episode gets a process of its own: that environment is none to share with."""
+"""Workers that may be lost, after which each episode gets a separate process: that environment cannot share workers."""
 
 
 class SharedWorkerLost(Exception):
@@ -87,7 +87,7 @@ class SharedWorker(MessageProtocol):
         self._calls.append(call)
 
     def lose(self, reason: str) -> None:
-        """Kill it; nobody waits for it any more."""
+        """Kill it; nothing waits for it any longer."""
         if self.lost:
             return
         self.lost, self.worn = reason, True

@@ -86,7 +86,7 @@ def drawn(
 
 
 def drawn_seeds(source: str, keys: DrawnTaskKeys, data: Mapping[str, Any]) -> list[Prompt]:
-    """``keys.size`` different seeds below 2**31, as ``data["seed"]`` beside ``data``. The seed alone decides the split."""
+    """``keys.size`` different seeds below 2**31, as ``data["seed"]`` in addition to ``data``. The seed alone decides the split."""
 
     def draw(generator: random.Random) -> Task:
         seed = generator.randrange(SEEDS)
@@ -96,8 +96,8 @@ def drawn_seeds(source: str, keys: DrawnTaskKeys, data: Mapping[str, Any]) -> li
 
 
 def seed_of(who: str, task: Prompt, seed: int) -> int:
-    """``data["seed"]`` of a task, or one below 2**31 made of the ``seed`` of the episode; :class:`PromptError` if what is
-    there is no seed."""
+    """``data["seed"]`` of a task, or one below 2**31 derived from the ``seed`` of the episode; :class:`PromptError` if
+    the value is not a seed."""
     given = task.data.get("seed", seed % SEEDS)
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
         raise PromptError(

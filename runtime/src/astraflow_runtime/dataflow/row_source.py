@@ -86,7 +86,7 @@ class RowSource:
 
     @property
     def exclusive(self) -> bool:
-        """Whether all rows of a batch are taken from here, so that the policy has none of its own."""
+        """Whether all rows of a batch come from this source, so that the policy has none of its own."""
         return self._chain.borrowing is not None and self.most == self._count
 
     def add(self, rows: Sequence[Row]) -> None:

@@ -1,4 +1,4 @@
-"""``astraflow compat``: services that speak the protocol of the public AstraFlow, beside ours."""
+"""``astraflow compat``: services that speak the protocol of the public AstraFlow, alongside ours."""
 
 from __future__ import annotations
 

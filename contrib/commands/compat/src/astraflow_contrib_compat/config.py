@@ -16,7 +16,7 @@ Plain = str | int | float | bool | list[Any] | dict[str, Any]
 
 
 class WorkflowTable(ConfigModel):
-    """``[workflow]``: what ``/register_workflow`` is told."""
+    """``[workflow]``: what is sent to ``/register_workflow``."""
 
     workflow_cls: str = Field(description="Registry name of the workflow, as the RaaS knows it.")
     reward_fn: str = Field("", description="Registry name of the reward; empty: none is named.")

@@ -37,7 +37,7 @@ from astraflow_wire.http.tls import give_process
 
 ADDRESS = "compat.json"
 LOOK_S = 5.0
-"""How often it looks whether the dataflow is there."""
+"""How often it checks that the dataflow responds."""
 ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
 
@@ -115,7 +115,7 @@ async def _serve(
 
 
 async def until_gone(run: ForeignRun, pool: ForeignPool) -> None:
-    """While there is no RaaS, which would hear of the end of the run: raises
+    """While there is no RaaS, which would learn of the end of the run: raises
     :class:`astraflow_core.errors.DeadlineExceeded` when the dataflow has not answered for ``run.deadline_s``."""
     client = AsyncClient(run.dataflow, run.token)
     try:
@@ -128,7 +128,7 @@ async def until_gone(run: ForeignRun, pool: ForeignPool) -> None:
 
 
 def door_address(listen: str, advertise: str) -> tuple[str, int]:
-    """Host and port of the key ``listen``. :class:`UserError` if others cannot tell from it, or from ``advertise``, how to reach
+    """Host and port of the key ``listen``. :class:`UserError` if neither it nor ``advertise`` says how others reach
     this host."""
     host, port = listen_address(listen, "listen", "127.0.0.1:8000")
     if host in ANY and not advertise:

@@ -1,4 +1,4 @@
-"""Tokens of a pool: its own, which may do all, and those that follow from it, for hosts and for each tenant.
+"""Tokens of a pool: its own, which has all rights, and those derived from it, for hosts and for each tenant.
 
 A token reads ``afp1.KIND.NAME.GENERATION.SIGNATURE`` (HMAC-SHA256, RFC 2104); the pool keeps no list of them. A higher
 ``generation`` of a tenant in the pool's file revokes the earlier ones.
@@ -75,7 +75,7 @@ class PoolAccess(Access):
             self._grants[derived] = PoolGrant("viewer", name, generation, kind="tenant")
 
     def grant(self, header: str | bytes | None) -> Grant | None:
-        """Whom an ``Authorization`` header belongs to; ``None`` for nobody."""
+        """The owner of an ``Authorization`` header; ``None`` if it is not valid."""
         given = header.encode("latin-1", "replace") if isinstance(header, str) else header
         if given is None or not given.startswith((_BEARER + _FORM).encode()):
             # Tokens of runs, which have the form of our other services, are none of a pool.
@@ -88,7 +88,7 @@ class PoolAccess(Access):
         return found
 
     def refusal(self, header: str | bytes | None) -> str:
-        """Why a header belongs to nobody."""
+        """Why a header is not valid."""
         if header is None:
             return (
                 "there is no token; a run gives the token_file of its tenant, a host --token-file"

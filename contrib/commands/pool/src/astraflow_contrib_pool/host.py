@@ -1,4 +1,4 @@
-"""A host of a pool: starts and ends the RaaS that the pool orders, tells each how many episodes it may run, and reports."""
+"""A host of a pool: starts and ends the RaaS that the pool assigns, sets how many episodes each may run, and reports."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SAY_S = 30.0
 
 
 class PoolHost:
-    """This host, named ``name`` in the pool at ``url``. ``slots``: RaaS at one time; ``places``: episodes at one time;
+    """This host, named ``name`` in the pool at ``url``. ``slots``: concurrent RaaS; ``places``: concurrent episodes;
     ``share_engines``: runs that train adapters of one model have one engine."""
 
     def __init__(
@@ -63,7 +63,7 @@ class PoolHost:
         self._changed = asyncio.Event()
         self._threads = max(1, usable_cores() // slots)
         self._every_s, self._lease_s = 0.5, 15.0
-        # A RaaS that does not answer holds up a thread of its own.
+        # A RaaS that does not answer blocks a separate thread.
         self._workers = ThreadPoolExecutor(2 * slots + 4, "raas-of-pool")
         self._calls = ThreadPoolExecutor(1, "pool")
         self._shared: SharedEngines | None = None

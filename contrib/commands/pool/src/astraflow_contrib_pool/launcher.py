@@ -43,13 +43,13 @@ _GONE_S = 20.0
 
 class PoolLauncher:
     """See :class:`astraflow_core.protocols.launcher.Launcher`. A RaaS that the pool has moved or not placed yet counts as running:
-    one that ended by itself is told of with its exit code."""
+    one that exited on its own is reported with its exit code."""
 
     def __init__(self, config: PoolLauncherConfig | None, context: ComponentContext) -> None:
         if config is None:
             raise PreflightError('[launcher] use = "pool" needs url and token_file')
         self._config, self._directory = config, context.run.directory
-        # The folder of a run, which is resumed under its name, tells runs of one config apart.
+        # The folder of a run, which is resumed under its name, distinguishes runs of one config.
         self._name = re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]", "-", self._directory.name)[:100]
         own = LocalLauncherConfig(threads=config.threads, restarts=config.restarts)
         self._local = LocalLauncher(own, context)
@@ -168,7 +168,7 @@ class PoolLauncher:
             try:
                 wait_s, said = self._renew(_CALL_S), ""
             except (DeadlineExceeded, Refused) as error:
-                # RaaS go on without the pool; a run that gets none ends by its own deadlines.
+                # RaaS continue without the pool; a run that gets none ends by its own deadlines.
                 if not said:
                     said = f"the pool at {self._config.url}: {error}; RaaS that run go on, and the pool is tried again"
                     log.warning(said)

@@ -45,8 +45,8 @@ class WantedRaas(Message, frozen=True):
 
 
 class RenewRun(Message, frozen=True):
-    """``POST /v1/runs/renew``: a run names all RaaS that it wants, joins with the first call, and says with each further one
-    that it is there. ``directory``: of the run, at the same path on each host. ``unit``: episodes of a task. ``most``: episodes
+    """``POST /v1/runs/renew``: a run names all RaaS that it wants, joins with the first call, and renews with
+    each further one. ``directory``: of the run, at the same path on each host. ``unit``: episodes of a task. ``most``: episodes
     that a RaaS runs at once. ``id``: of the launcher, a secret whose digest is in the directory: hosts start nothing in a
     directory whose digest is another.
     400: an environment variable that a run may not set.

@@ -118,7 +118,7 @@ class RaasProcess:
         )
 
     def grant(self, places: int) -> None:
-        """Let it run so many episodes at once."""
+        """Let it run that many episodes at once."""
         if places != self._places and self._state != "ended":
             # A RaaS that reads nothing hangs, which its figures show.
             with contextlib.suppress(BlockingIOError):

@@ -121,7 +121,7 @@ class OwnedRunFolder:
                 folders.append(os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folders[-1]))
             file = os.open(parts[-1], flags | _FLAGS, 0o666, dir_fd=folders[-1])
         except OSError as error:
-            # ENXIO: a FIFO that nobody reads; ELOOP and ENOTDIR: a symbolic link.
+            # ENXIO: a FIFO without a reader; ELOOP and ENOTDIR: a symbolic link.
             odd = error.errno in (errno.ENXIO, errno.ELOOP, errno.ENOTDIR)
             what = "is not a regular file in the folder of the run" if odd else error.strerror
             raise OSError(error.errno, what, whole) from error

@@ -1,4 +1,4 @@
-"""Runs a pool, and a host of one, until they are told to stop."""
+"""Runs a pool, and a host of one, until they are stopped."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def _serve(
 
 
 async def lent(own: PoolHost) -> None:
-    """Lend the pool's own host until it is to stop; the pool goes on without one that was drained or failed."""
+    """Lend the pool's own host until it is to stop; the pool continues without one that was drained or failed."""
     try:
         await own.run()
     except AstraFlowError as error:

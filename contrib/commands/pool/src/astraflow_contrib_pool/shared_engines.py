@@ -28,7 +28,7 @@ from astraflow_wire.host.sockets import socket_folder
 log = logging.getLogger("astraflow.pool")
 START_S = 600.0
 _COPIED = (".json", ".safetensors", ".txt", ".model", ".jinja")
-"""Files of a model; a folder with code of its own is not shared."""
+"""Files of a model; a folder with its own code is not shared."""
 
 _PIECE = 1 << 22
 _MOST_FILES = 10_000
@@ -81,7 +81,7 @@ def shareable(config: Mapping[str, Any]) -> list[ShareableEngine]:
 
 
 class SharedEngines:
-    """The shared engines of a host, each with ``places`` requests at one time. ``environment`` is that of their processes."""
+    """The shared engines of a host, each with ``places`` concurrent requests. ``environment`` is that of their processes."""
 
     def __init__(self, places: int, environment: Mapping[str, str], in_thread: InThread) -> None:
         self._places, self._environment, self._in_thread = places, environment, in_thread
@@ -90,7 +90,7 @@ class SharedEngines:
         self._starting: dict[str, asyncio.Lock] = {}
 
     async def attach(self, user: Hashable, run: str, config: Mapping[str, Any]) -> dict[str, str]:
-        """What a RaaS of ``run`` is told; engines that cannot be shared are its own. May be cancelled."""
+        """The engines for a RaaS of ``run``; those that cannot be shared are its own. May be cancelled."""
         attachments = {}
         try:
             for each in await self._in_thread(partial(shareable, config)):
@@ -103,7 +103,7 @@ class SharedEngines:
         return environment_of(attachments)
 
     async def release(self, user: Hashable) -> None:
-        """A RaaS has ended; what nobody has any longer ends."""
+        """A RaaS has ended; engines without users end."""
         for key, shared in list(self._engines.items()):
             shared.users.discard(user)
             if not shared.users:
@@ -175,7 +175,7 @@ class SharedEngines:
 
 
 def digest_of_folder(folder: Path, most: int, copy: Path | None = None) -> str:
-    """The SHA-256 of names and contents of a model's files, of at most so many bytes, which it copies. Raises :class:`ValueError` for
+    """The SHA-256 of names and contents of a model's files, of at most that many bytes, which it copies. Raises :class:`ValueError` for
     a folder that has code, or files that are none, and :class:`OSError` for one that is too large."""
     names = sorted(each.name for each in islice(folder.iterdir(), _MOST_FILES))
     if code := [name for name in names if name.endswith(".py")]:

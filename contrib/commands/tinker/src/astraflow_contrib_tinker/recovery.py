@@ -57,7 +57,7 @@ def _sampler(service: Service, session: ClientSession, about: dict[str, Any]) ->
         number = int(about["id"].rpartition(":")[2])
         try:
             service.create_sampler(session, number, about["path"])
-        except Refused:  # the client has deleted the weights: it is told when it samples
+        except Refused:  # the client has deleted the weights: it gets the error when it samples
             return
     else:
         folder = service.snapshots_of(session.id) / str(about["version"])

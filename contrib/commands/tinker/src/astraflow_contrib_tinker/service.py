@@ -43,7 +43,7 @@ KEPT_SNAPSHOTS = 32
 
 class Service:
     """All that the server has. To be used in one event loop. With ``keep_every`` sessions and their models are on disk too:
-    a state of a model after every so many optimizer steps, and its requests since."""
+    a state of a model after every ``keep_every`` optimizer steps, and its requests since."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Service:
         self.promises.keys[session.id] = session.key
 
     def session(self, id: str) -> ClientSession:
-        """The session, which has been heard of now; :class:`Refused` with 404."""
+        """The session, whose time of last contact is updated; :class:`Refused` with 404."""
         found = self.sessions.get(id)
         if found is None or not visible(found.key):
             raise Refused(
@@ -127,7 +127,7 @@ class Service:
         metadata: dict[str, str],
         load: tuple[str, bool] | None = None,
     ) -> TrainedModel:
-        """A model, not yet open. The same number gives the same model. ``load``: the path of the state that it will go on
+        """A model, not yet open. The same number gives the same model. ``load``: the path of the state that it will continue
         from, and whether with the optimizer."""
         id = f"{session.id}:train:{number}"
         if id in session.models:

@@ -179,7 +179,7 @@ class KeyGuard:
 
 
 def _digest(key: bytes) -> bytes:
-    """Looked up instead of the key, so that no time tells how much of one was right."""
+    """Looked up instead of the key, so that timing does not reveal how much of one was right."""
     return hashlib.sha256(key).digest()
 
 

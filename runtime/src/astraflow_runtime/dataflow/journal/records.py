@@ -36,7 +36,7 @@ class Records:
         return self._steps.lines if self._steps is not None else 0
 
     def skip_lines(self, count: int) -> bool:
-        """Take the first lines as written by this process; false if there are not so many."""
+        """Take the first lines as written by this process; false if there are fewer."""
         return self._steps.skip(count) if self._steps is not None else count == 0
 
     @property

@@ -159,7 +159,7 @@ class GroupIntake:
     def _check_history(received: ReceivedGroup, lease: Lease) -> None:
         """503 for a group with versions announced since its lease, if its RaaS has not yet said to this
         process what it serves: the journal may have lost their announcement and since given their
-        numbers to others. The next heartbeat tells.
+        numbers to others. The next heartbeat decides.
         """
         if not received.header.sequences:
             return

@@ -79,7 +79,7 @@ class LoggedGroup(ReceivedGroup):
 
 def leave_to_journal(rows: Iterable[Row], reader: JournalReader) -> None:
     """Free the memory of the bodies of rows that may be served again: ``reader`` reads them if they are. Rows of one
-    group go on sharing one; those of it that are not among ``rows`` keep theirs."""
+    group continue to share one; those of it that are not among ``rows`` keep theirs."""
     left: dict[BodyLocation, LoggedGroup] = {}
     for row in rows:
         if row.body is None:

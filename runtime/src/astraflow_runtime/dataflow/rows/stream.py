@@ -42,7 +42,7 @@ class ServedBatch:
     """A batch that was served and is not acknowledged yet. ``first_served``: its rows that were
     never served before. ``version``: the version that it was to update when it was cut; ``asked``:
     the version of the request, which differs if the batch is served ``again`` to a restarted
-    trainer. ``sourced``: rows that another policy sampled, beside its own ``rows``.
+    trainer. ``sourced``: rows that another policy sampled, in addition to its own ``rows``.
     """
 
     id: str

@@ -283,8 +283,8 @@ class TaskTable:
             self._on_ended(task.prompt, outcome)
 
     def refill(self, task: TaskRecord, part: PartialGroup) -> TaskRecord:
-        """End a task that produced ``part`` of its group; the rest becomes a task of its own, the
-        next to be leased. It counts as an attempt.
+        """End a task that produced ``part`` of its group; the rest becomes a separate task,
+        the next to be leased. It counts as an attempt.
         """
         self._close(task, "refilled")
         rest = TaskRecord(

@@ -32,7 +32,7 @@ class Submitted:
 
 @dataclass
 class OwnRaas:
-    """A RaaS of ours: when it was last heard, what it serves, and leases that it has lost."""
+    """A RaaS of ours: the time of its last message, what it serves, and leases that it has lost."""
 
     incarnation: int
     capacity: int
@@ -211,7 +211,7 @@ class OwnTasks:
         return [e for e in self.announced.values() if e.version > raas.seen.get(e.policy, -1)]
 
     def notices(self, raas: OwnRaas) -> messages.Notices:
-        """What a reply tells."""
+        """The contents of a reply."""
         lost, raas.lost = list(raas.lost.values()), {}
         return messages.Notices(announcements=self._news(raas), revoked=lost, stop=self.stopping)
 

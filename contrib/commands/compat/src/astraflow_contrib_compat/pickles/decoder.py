@@ -1,4 +1,4 @@
-"""Decodes pickles of strangers in a sandboxed process, and rebuilds what it tells from plain values."""
+"""Decodes untrusted pickles in a sandboxed process, and rebuilds their contents from plain values."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class PickleRefused(WireError):
 
 class PickleDecoder:
     """Decodes pickles of up to ``most_bytes`` in processes of a sandbox that have no network and no files, ``memory_mb`` of
-    address space, ``cpu_s`` seconds of processor time and :data:`DEADLINE_S` of wall time. Each pickle has a process
-    of its own, forked from one that is warm; one is decoded at a time."""
+    address space, ``cpu_s`` seconds of processor time and :data:`DEADLINE_S` of wall time. Each pickle has a separate
+    process, forked from one that is warm; one is decoded at a time."""
 
     def __init__(self, most_bytes: int, memory_mb: int = 512, cpu_s: int = 10) -> None:
         self.most_bytes = most_bytes

@@ -35,7 +35,7 @@ class ForeignClient:
             raise ValueError(f"raas_url {url[:200]!r}: expected http://HOST:PORT")
         self.url, self.host = url.rstrip("/"), parts.hostname
         self._decoder, self._call_s = decoder, call_s
-        # Every call is within a deadline of its own, and nothing is decompressed.
+        # Every call has its own deadline, and nothing is decompressed.
         no_limit = aiohttp.ClientTimeout(total=None)
         self._session = aiohttp.ClientSession(
             trust_env=False,

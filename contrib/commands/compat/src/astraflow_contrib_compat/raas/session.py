@@ -284,7 +284,7 @@ class ForeignRaas:
     # --- tasks ----------------------------------------------------------------------------------
 
     async def _roll_out(self, dataflow: RaasClient, task: messages.Task) -> None:
-        """A task ends by a push, by a failure that is told, or because its lease is lost."""
+        """A task ends by a push, by a reported failure, or because its lease is lost."""
         fatal = False
         try:
             async with asyncio.timeout(task.deadline_s):

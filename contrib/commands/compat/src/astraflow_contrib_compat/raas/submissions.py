@@ -45,7 +45,7 @@ class Submissions:
     async def play(
         self, lane: Lane, data: dict[str, Any], sampling: SamplingMessage, episodes: int
     ) -> Any:
-        """Submit ``data`` and wait for its result, of so many episodes. :class:`ForeignFailed` if there is none."""
+        """Submit ``data`` and wait for its result, of that many episodes. :class:`ForeignFailed` if there is none."""
         workflow = await self._workflow_for(sampling, episodes)
         self._submitting += 1
         self._some.set()

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 
 class EvaluationWindows:
-    """Lets either training or evaluation tasks through. A window opens when an evaluation task came and no training task
-    runs any more, and closes after the last of them. ``opened`` and ``closed`` tell the RaaS; if ``opened`` raises, the task
+    """Lets either training or evaluation tasks through. A window opens once an evaluation task has arrived and no training
+    task is running, and closes after the last evaluation task. ``opened`` and ``closed`` notify the RaaS; if ``opened`` raises, the task
     that asked fails."""
 
     def __init__(

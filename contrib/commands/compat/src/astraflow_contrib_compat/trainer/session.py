@@ -132,7 +132,7 @@ class ForeignTrainer:
         )
 
     async def close(self) -> None:
-        """Stop publishing; a run that goes on is told that its trainer is gone."""
+        """Stop publishing; a run that continues is notified that its trainer has left."""
         if self._incarnation and not self.ended.is_set():
             failed = messages.TrainerFailed(
                 policy=self.policy, error="`astraflow compat trainer` was stopped", user=True,

@@ -57,7 +57,7 @@ class PublicWeights:
         self._signals = zmq.asyncio.Context()
         self._channel: Any = None
         self._signal_port = 0
-        # Every call is within a deadline of its own.
+        # Every call has its own deadline.
         no_limit = aiohttp.ClientTimeout(total=None)
         self._session = aiohttp.ClientSession(
             trust_env=False, auto_decompress=False, timeout=no_limit
@@ -167,7 +167,7 @@ class PublicWeights:
         return self._layout, buffer, mode
 
     async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One stream; what nobody asked for, or comes from elsewhere, is not read."""
+        """One stream; unrequested data, or data from elsewhere, is not read."""
         incoming, peer = self._incoming, writer.get_extra_info("peername")[0]
         try:
             if incoming is None or peer not in self._peers:
@@ -184,7 +184,7 @@ class PublicWeights:
                         writer.write(ACK)
                         await writer.drain()
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
-            pass  # the range is missing, which `complete` tells
+            pass  # the range is missing, which `complete` reports
         finally:
             writer.close()
 
@@ -214,7 +214,7 @@ class _Incoming:
         self._begun: list[tuple[int, int]] = []
 
     def begin(self, start: int, size: int) -> bool:
-        """Whether a range may come: within the buffer, and beside those that came before."""
+        """Whether a range is allowed: within the buffer, and without overlap with earlier ones."""
         end = start + size
         beside = all(end <= other or other_end <= start for other, other_end in self._begun)
         if not size or end > len(self.data) or not beside:

@@ -1,4 +1,4 @@
-"""The trainer's half of the public weight path, for one policy and one rollout service: it is told over HTTP where to
+"""The trainer's half of the public weight path, for one policy and one rollout service: it learns over HTTP where to
 send, connects there over TCP, and signals the end over ZeroMQ."""
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class OfferedVersion:
 class WeightSender:
     """Serves the weights that :meth:`offering` offers, to callers from the addresses of ``host`` alone, and sends them
     nowhere else: whoever may reach this port gets nothing while no update is under way. ``shown``: the host by which the
-    RaaS reaches this process. The registration of a receiver lasts as long as this."""
+    RaaS reaches this process. The registration of a receiver is valid as long as this object."""
 
     def __init__(self, host: str, shown: str, transfer_s: float) -> None:
         self._host, self._shown, self._transfer_s = host, shown, transfer_s
@@ -119,11 +119,11 @@ class WeightSender:
             yield offer
         finally:
             self._offer = None
-            # After a transfer that failed, nobody knows what the buffer of the RaaS holds.
+            # After a failed transfer the contents of the buffer of the RaaS are unknown.
             self._last = offer if offer.delivered else None
 
     def forget(self) -> None:
-        """The last version is not there any more to compute a delta from."""
+        """The last version no longer exists, so no delta can be computed from it."""
         self._last = None
 
     # --- HTTP -----------------------------------------------------------------------------------

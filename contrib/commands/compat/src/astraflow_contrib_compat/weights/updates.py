@@ -1,4 +1,4 @@
-"""Brings versions of one policy to one rollout service of the public protocol, each under a number of its own."""
+"""Brings versions of one policy to one rollout service of the public protocol, each under its own number."""
 
 from __future__ import annotations
 

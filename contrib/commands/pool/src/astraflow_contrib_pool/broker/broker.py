@@ -1,4 +1,4 @@
-"""The decisions of a pool: who is there, which run has a RaaS where, and how many episodes each runs. Knows no network and no
+"""The decisions of a pool: its hosts and runs, which run has a RaaS where, and how many episodes each runs. Knows no network and no
 clock; :mod:`astraflow_contrib_pool.service` serves it."""
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Broker:
         return RunRenewed(lease_s=lease_s, raas=[self._state(run, each) for each in message.raas])
 
     def _check_directory(self, key: str, directory: str) -> None:
-        """Only a run whose RaaS have served has shown that the directory is its own; another one keeps nobody out."""
+        """Only a run whose RaaS have served has proved that the directory is its own; another one excludes no run."""
         for run in self.runs.values():
             if (
                 run.key != key
@@ -248,7 +248,7 @@ class Broker:
         return Remaining()
 
     def drain_host(self, message: DrainHost, now: float, wall: float) -> Remaining:
-        """Its RaaS end their tasks; then it is told to leave."""
+        """Its RaaS finish their tasks; then it gets a notice to leave."""
         host = self.hosts.get(message.host)
         if host is None:
             known = ", ".join(sorted(self.hosts)) or "none"
@@ -265,7 +265,7 @@ class Broker:
     # -- decisions -----------------------------------------------------------------------------------
 
     def advance(self, now: float, wall: float) -> None:
-        """Everything that follows from time and from what was heard."""
+        """Everything that follows from time and from received reports."""
         self._charge(now)
         for run in list(self.runs.values()):
             if now - run.heard >= self.file.pool.run_lease_s:

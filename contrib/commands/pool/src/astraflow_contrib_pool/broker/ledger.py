@@ -44,7 +44,7 @@ class TokenWindow:
         self.tokens += tokens
 
     def wait_s(self, table: TenantTable, now: float) -> float:
-        """Seconds until the tenant may go on, 0 if it may."""
+        """Seconds until the tenant may continue, 0 if it may now."""
         self._turn(table, now)
         if table.max_tokens is None or self.tokens < table.max_tokens:
             return 0.0

@@ -20,8 +20,8 @@ _EPISODES = 512
 
 @dataclass
 class PooledRaas:
-    """A RaaS of a run on a host, from the decision to start it to the report of its end. ``start`` tells processes of one name
-    apart, later ones by a larger number. ``leaving_since``: it gets no tasks; ``ending``: the host is to end it."""
+    """A RaaS of a run on a host, from the decision to start it to the report of its end. ``start`` distinguishes processes of
+    one name; later ones have a larger number. ``leaving_since``: it gets no tasks; ``ending``: the host is to end it."""
 
     run: str
     name: str
@@ -69,7 +69,7 @@ class PooledRaas:
         return grown, ended
 
     def grant(self, places: int, now: float) -> None:
-        """Let it run so many episodes."""
+        """Let it run that many episodes."""
         if places and not self.places:
             self.busy_at = now
         self.places = places
@@ -81,7 +81,7 @@ class PooledRaas:
 
 @dataclass(frozen=True, slots=True)
 class EndedRaas:
-    """A RaaS that ended by itself, until its launcher asks for another start."""
+    """A RaaS that exited on its own, until its launcher requests another start."""
 
     number: int
     host: str
@@ -93,7 +93,7 @@ class EndedRaas:
 
 @dataclass
 class PooledRun:
-    """A run that is there. ``usage``: tokens per weight since it came. ``served``: one of its RaaS was ready once."""
+    """A run of the pool. ``usage``: tokens per weight since it came. ``served``: one of its RaaS was ready once."""
 
     key: str
     tenant: str

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A run, and how many RaaS it has use for (``most``). ``usage``: tokens per weight."""
+    """A run, and how many RaaS it can use (``most``). ``usage``: tokens per weight."""
 
     run: str
     weight: float

@@ -121,13 +121,13 @@ def _fill(room: int, claims: Sequence[Claim], given: dict[str, int]) -> None:
 
 
 def _offer(places: int, claim: Claim, rivals: Sequence[Claim]) -> int:
-    """What an idle run would get beside its rivals, at least a unit."""
+    """The share that an idle run would get alongside the others, at least a unit."""
     weight = claim.weight + sum(rival.weight for rival in rivals)
     units = int(places * claim.weight / weight) // claim.unit
     return min(claim.most, max(1, units) * claim.unit)
 
 
 def caught_up(usages: Iterable[float], own: float) -> float:
-    """The usage of a run that comes, or comes back, beside runs with these ``usages``: it gets no credit for the time for which
-    it asked for nothing."""
+    """The usage of a run that joins, or rejoins, runs with these ``usages``: it gets no credit for the time in which
+    it requested nothing."""
     return max(own, min(usages, default=own))

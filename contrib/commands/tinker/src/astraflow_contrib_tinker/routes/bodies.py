@@ -17,7 +17,7 @@ TimeToLive = Annotated[int, Field(ge=3600, le=10 * 366 * 86400)] | None
 
 
 class Body(BaseModel):
-    """A body; fields that newer clients send beside these are left alone."""
+    """A body; additional fields of newer clients are ignored."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 

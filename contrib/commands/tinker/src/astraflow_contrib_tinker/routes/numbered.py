@@ -1,5 +1,5 @@
 """Requests of a model that are numbered. All but the number is read when it is a request's turn: a mistake fails that
-request, and those behind it go on."""
+request, and those behind it continue."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class BaseModel:
         return engine
 
     def context(self, role: str, seed: int) -> ComponentContext:
-        """What components are told."""
+        """The context of components."""
         run = RunInfo("tinker", self.seed, 1, 0, ("tinker",), self.scratch)
         return ComponentContext(run, role, "tinker", seed, self.scratch / "state")
 

@@ -16,7 +16,7 @@ def flush(path: Path) -> None:
 
 
 def write_flushed(path: Path, content: str) -> None:
-    """Replace a file; whenever power fails, one of both is there."""
+    """Replace a file atomically; after a power failure either the old or the new one exists."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(content, encoding="utf-8")
     flush(partial)

@@ -43,7 +43,7 @@ class FailedRequest:
 
 @dataclass(slots=True)
 class Promise:
-    """A result to come. ``queue_state`` is what a client is told that asks before; ``size`` is that of the request, and
+    """A result to come. ``queue_state`` is the reply to a client that asks earlier; ``size`` is that of the request, and
     then of the result."""
 
     id: str
@@ -59,7 +59,7 @@ class Promise:
 
 class Promises:
     """All results of the server. Finished ones are dropped, the oldest first, when they have been fetched or are more or
-    older than the bounds; a client that asks for one then is told to send its request again (410)."""
+    older than the bounds; a client that asks for one then has to repeat its request (410)."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Promises:
         return promise
 
     def cancel(self, id: str) -> None:
-        """End a sample that nobody waits for; requests of a model are worked on in their order all the same."""
+        """End a sample whose client has left; requests of a model are worked on in their order all the same."""
         promise = self._pending.get(id)
         if promise is None or not _UNNUMBERED.fullmatch(id) or not visible(promise.key):
             return

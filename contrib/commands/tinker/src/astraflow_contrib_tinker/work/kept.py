@@ -1,9 +1,9 @@
-"""Running models on disk, so that they go on when the server was killed: a state now and then, and the requests since.
+"""Running models on disk, so that they continue after the server was killed: a state now and then, and the requests since.
 
 ``running/SESSION/session.json`` is of a session and its samplers, ``running/SESSION/NUMBER/`` of a model: ``model.json``, a folder
 ``state-NEXT`` with what requests before NEXT have made, and ``requests/``, those from NEXT on as they were sent. A folder is whole when
-it has its ``about.json``. The files survive the end of the process, however it ends. A state is on the disk before the one before it is
-removed; requests may not be, so that a model need not go on after a power failure.
+it has its ``about.json``. The files survive the end of the process, however it ends. A state is on the disk before the previous one
+is removed; requests may not be, so a model may not continue after a power failure.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class KeptModel:
         return [found[number] for number in sorted(found)]
 
     def has_room(self, size: int) -> bool:
-        """Whether a request of so many bytes may be kept."""
+        """Whether a request of that many bytes may be kept."""
         return self._bytes + size <= MOST_KEPT_BYTES and self._count < MOST_KEPT
 
     def is_due(self, updates: int) -> bool:

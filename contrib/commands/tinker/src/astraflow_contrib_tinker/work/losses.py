@@ -32,12 +32,12 @@ NO_STABILITY_INFO = (
 PER_TOKEN = {"reference": "reference_logprobs", "proximal": "proximal_logprobs", "values": "values"}
 """What an algorithm may need → the name under which a client gives it for each target."""
 OWN_PASS = frozenset({"entropy"})
-"""What the pass of the loss gives by itself."""
+"""The direct result of the loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedLoss:
-    """``given``: inputs that each datum needs beside target_tokens; ``keys``: of loss_fn_config, name → default, NaN
+    """``given``: inputs that each datum needs in addition to target_tokens; ``keys``: of loss_fn_config, name → default, NaN
     without one; ``per_target``: the loss of each target."""
 
     given: tuple[str, ...]

@@ -19,7 +19,7 @@ Watch = Callable[[int, Result | FailedRequest | None], Awaitable[None]]
 
 
 def digest_of(*parts: bytes) -> bytes:
-    """By which a repeated request is told from another one."""
+    """The key by which a repeated request is recognised."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         digest.update(part)
@@ -27,9 +27,8 @@ def digest_of(*parts: bytes) -> bytes:
 
 
 class Ordered:
-    """A client numbers the requests of a model 1, 2, 3 …, sends them in any order, and repeats one that it has heard nothing
-    of. They are worked on by number, once :meth:`start` was called; a repeated one gets the promise that was made for it.
-    ``watch`` is told each number with its outcome, and the next request waits for it. ``name`` begins the promises' ids."""
+    """A client numbers the requests of a model 1, 2, 3 …, sends them in any order, and repeats one without a reply. They are worked on by number, once :meth:`start` was called; a repeated one gets the promise that was made for it.
+    ``watch`` is called with each number and its outcome, and the next request waits for it. ``name`` begins the promises' ids."""
 
     def __init__(
         self,
@@ -97,12 +96,12 @@ class Ordered:
         }
 
     def close(self) -> None:
-        """Work on nothing any more."""
+        """Process no further request."""
         if self._runner is not None:
             self._runner.cancel()
 
     def fail(self, outcome: FailedRequest) -> None:
-        """Work on nothing any more; what waits has this outcome."""
+        """Process no further request; waiting ones get this outcome."""
         self.close()
         for promise, _ in self._waiting.values():
             self._promises.finish(promise, outcome)

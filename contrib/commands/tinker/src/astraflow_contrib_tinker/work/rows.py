@@ -1,7 +1,7 @@
 """The sequences of a request as a batch of a trainer, and its results back in the form of the request.
 
 A client names a target for every token of the input. Where that is the next token, one row predicts all targets of a sequence.
-Every other target gets a row of its own: the tokens before it and then the target.
+Every other target gets a separate row: the tokens before it and then the target.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _targets(datum: Datum, number: int, positions: int) -> npt.NDArray[np.int64]
 
 
 def _holder(wrong: npt.NDArray[np.bool_], arrays: Sequence[npt.NDArray[Any]]) -> int | None:
-    """The number of the first of ``arrays`` that has a wrong value; ``wrong`` tells it of each of their values."""
+    """The number of the first of ``arrays`` that has a wrong value; ``wrong`` decides for each of their values."""
     found = np.flatnonzero(wrong)
     ends = np.cumsum([array.size for array in arrays])
     return int(np.searchsorted(ends, found[0], "right")) if len(found) else None
@@ -159,7 +159,7 @@ def _main_row(
 def _missing(
     datum: Datum, targets: npt.NDArray[np.int64], found: npt.NDArray[np.int64]
 ) -> list[tuple[int, ...]]:
-    """Cells whose target needs a row of its own. Of several targets for a token, those without a weight need none."""
+    """Cells whose target needs a separate row. Of several targets for a token, those without a weight need none."""
     wanted = (found < 0) & (targets >= 0)
     if not wanted.any():
         return []

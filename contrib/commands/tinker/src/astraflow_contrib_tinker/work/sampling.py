@@ -144,7 +144,7 @@ class EnginePool:
         """By which the engine ends most sequences early; :func:`cut_at` finds the others."""
         try:
             ids = self._tokenizer.encode(stop, add_special_tokens=False).ids
-        except Exception as error:  # the tokenizers package has no class of its own
+        except Exception as error:  # the tokenizers package has no error class of its own
             raise Refused(400, f"stop {stop[:80]!r}: the tokenizer refuses it: {error}") from error
         return tuple(ids) if self._text(np.array(ids, np.int32)) == stop else ()
 

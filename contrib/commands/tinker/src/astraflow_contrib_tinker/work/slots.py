@@ -39,10 +39,10 @@ class _Coming(Generic[T]):
 
 
 class VersionSlots(Generic[T, W]):
-    """At most ``size`` slots. A request waits for one that has its version, or that nobody uses: that one loads it, for all
+    """At most ``size`` slots. A request waits for one that has its version, or that is unused: the latter loads it, for all
     requests that wait for the same version. Versions are loaded in the order in which they were first asked for, and once one is
-    waited for longer than ``PATIENCE_S``, no request goes ahead of it, so that none waits for ever. ``begin`` makes a slot;
-    ``load`` puts what is wanted into one that nobody uses, whose version it is then."""
+    waited for longer than ``PATIENCE_S``, no request goes ahead of it, so that none waits indefinitely. ``begin``
+    creates a slot; ``load`` loads the requested version into an unused one."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class VersionSlots(Generic[T, W]):
 
     @contextlib.asynccontextmanager
     async def using(self, version: int, wanted: W) -> AsyncIterator[T]:
-        """What has the version, for as long as the block lasts; ``wanted`` is what it is loaded from."""
+        """The slot with the version, within the ``with`` block; ``wanted`` is what it is loaded from."""
         slot = self._at_hand(version) or await self._brought(version, wanted)
         try:
             yield slot.value

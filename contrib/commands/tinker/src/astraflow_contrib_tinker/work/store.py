@@ -1,6 +1,6 @@
-"""What clients save, in folders: states to go on from, and weights for sampling or for other programs.
+"""What clients save, in folders: states to continue from, and weights for sampling or for other programs.
 
-A folder gets its name when all that is in it is on the disk, so that what a client was told of survives a power failure."""
+A folder gets its name when all that is in it is on the disk, so that everything reported to a client survives a power failure."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Store:
         return self._of(model_id) / kind / name
 
     def begin(self, model_id: str, kind: Kind, name: str, overwrite: bool) -> Path:
-        """An empty folder to write it to; :class:`Refused` with 400 if it is there already."""
+        """An empty folder to write it to; :class:`Refused` with 400 if it exists already."""
         folder = self.folder(model_id, kind, name)
         if not overwrite and Saved.read(folder) is not None:
             raise Refused(
@@ -125,7 +125,7 @@ class Store:
         return whole
 
     def expire(self, model_id: str, kind: Kind, name: str, seconds: int | None) -> None:
-        """Remove it so many seconds from now; ``None``: never."""
+        """Remove it that many seconds from now; ``None``: never."""
         folder = self.folder(model_id, kind, name)
         saved = Saved.read(folder)
         if saved is None or not visible(saved.owner):
@@ -190,7 +190,7 @@ def _absent(model_id: str, kind: Kind, name: str) -> Refused:
 
 
 def expiry(seconds: int | None) -> float:
-    """When what is kept for so many seconds from now is removed; 0: never."""
+    """The time at which an entry that is kept for that many seconds from now is removed; 0: never."""
     return 0 if seconds is None else now() + seconds
 
 
