@@ -128,7 +128,7 @@ class RunningForkServer:
                 built = await worker.hear()
         except (TimeoutError, OSError) as error:
             if worker is None:
-                self.close()  # it answers to nobody
+                self.close()  # it has no caller
             else:
                 await worker.end()
             reason = (

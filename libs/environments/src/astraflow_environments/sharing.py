@@ -210,7 +210,7 @@ class SharedPlayer:
         except SharedWorkerLost:
             return None
         except BaseException:
-            self._worker.worn = True  # what it does now nobody wants
+            self._worker.worn = True  # what it does now is discarded
             raise
         if isinstance(answer, WorkerObserved):
             self._seen = answer.observation
@@ -324,7 +324,7 @@ class SharedWorkers:
     def _note(self, reason: str) -> None:
         self._lost += 1
         log.warning(
-            "environment %s: a worker process that episodes shared %s; they go on in processes of their own%s",
+            "environment %s: a worker process that episodes shared %s; they continue in separate processes%s",
             self._described,
             reason,
             "" if self.sharing else ", and so do all further ones",

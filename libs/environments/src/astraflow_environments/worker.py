@@ -29,7 +29,7 @@ from astraflow_environments.observations import MALFORMED, checked
 from astraflow_wire.host.worker_channel import MAX_ANSWER, answer_calls, messages, say
 
 MAX_OBSERVATION = MAX_ANSWER - 16
-"""The most bytes of an observation: one fits into a message by itself."""
+"""The maximum bytes of an observation: one fits into a separate message."""
 _HELD_BYTES = 1 << 20
 _HELD_S = 0.002
 """How much of the answers of a worker that several share waits for the next answer, and how long."""

@@ -55,7 +55,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds for every episode. ``deviations``: settings of sampling that an agent may choose by itself;
+    """What holds for every episode. ``deviations``: sampling settings that an agent may choose;
     ``train_auxiliary``: also train requests without tools of an agent that has some; ``trained``: the policies that
     are trained, by default all; ``any_model``: a model that is no policy means the default one."""
 
@@ -252,7 +252,7 @@ class Episode:
         return ModelAnswer(id, created, policy, engine.version, prompt, self._made[id])
 
     async def _tokens_left(self, replies: int) -> int:
-        """Tokens of the budget that each of so many replies may have. Where requests under way may use up the rest, this waits for
+        """Tokens of the budget that each of that many replies may have. If running requests may use up the rest, this waits for
         one of them to end."""
         while (left := self.rules.budget.tokens - self._tokens - self._under_way) < replies:
             if not self._under_way:
@@ -262,7 +262,7 @@ class Episode:
 
     @contextlib.contextmanager
     def _reserved(self, tokens: int) -> Iterator[None]:
-        """Keep so many tokens of the budget for the requests of the block."""
+        """Reserve that many tokens of the budget for the requests of the block."""
         self._under_way += tokens
         try:
             yield
@@ -272,7 +272,7 @@ class Episode:
             ended.set()
 
     def _start(self, request: ModelRequest, policy: str) -> str:
-        """What the reply is made to begin with, so that it calls a tool."""
+        """The forced beginning of the reply, so that it calls a tool."""
         if request.tool_choice in ("auto", "none"):
             return ""
         name = "" if request.tool_choice == "required" else request.tool_choice

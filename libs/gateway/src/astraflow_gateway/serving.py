@@ -118,7 +118,7 @@ async def _streamed(
     dialect: Dialect, exchange: Exchange, answering: asyncio.Future[ModelAnswer]
 ) -> Response:
     """Server-sent events. What is refused within ``KEEP_ALIVE_S`` is an ordinary response; after that, comments keep
-    the connection busy until the answer is there."""
+    the connection alive until the reply is ready."""
     await asyncio.wait({answering}, timeout=KEEP_ALIVE_S)
     if answering.done():
         answering.result()

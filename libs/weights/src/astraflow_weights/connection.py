@@ -128,7 +128,7 @@ class Connection:
         return Answer(int(status[1]), (status[2] or b"").decode("latin-1"), length, headers)
 
     def read_ahead(self, most: int) -> bytes:
-        """What of a body came with its head, at most so many bytes."""
+        """The part of a body that arrived with its head, at most that many bytes."""
         early = bytes(self._ahead[:most])
         del self._ahead[: len(early)]
         return early

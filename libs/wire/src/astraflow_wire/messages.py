@@ -199,7 +199,7 @@ class RenewLeases(Message, frozen=True):
     ``POLICY/pull_s``, ``POLICY/pause_s``, ``POLICY/load_s``, ``POLICY/resume_s``, ``POLICY/swaps``, of the link to
     the publisher ``POLICY/link_mb_s`` and ``POLICY/link_s``, its round trip …, and of the last :class:`Probe`
     ``POLICY/probe_version``, ``POLICY/probe_mean``, ``POLICY/probe_largest``). A ``tokens_generated`` that has grown
-    by more than 10 million a second is ignored until so many can have been generated. ``waits``: its current waits;
+    by more than 10 million a second is ignored until that many can have been generated. ``waits``: its current waits;
     those beyond the first 64 are not shown. ``serving``, ``digests`` and ``seen``: as in :class:`LeaseTasks`.
     400: the run has no such policy; the reason lists those that it has.
     400: ``tokens_generated`` is not a count, or only some of the three figures of a probe are given.
@@ -339,7 +339,7 @@ class TrainerRegistered(Message, frozen=True):
 
 
 class VersionAnnounced(Message, frozen=True):
-    """Reply to ``POST /v1/versions`` (:class:`AnnouncementMessage`): what a publisher must retain beside the newest."""
+    """Reply to ``POST /v1/versions`` (:class:`AnnouncementMessage`): what a publisher must retain in addition to the newest."""
 
     retain: list[Version]
 

@@ -84,7 +84,7 @@ class ModelResolver:
         return ResolvedModel(_checked(answer.folder, who), answer.pinned)
 
     def at_hand(self, reference: str, seed: int, cache: Path) -> Path | None:
-        """As :meth:`resolve_model` if that needs no network, and the plugin of the reference can tell; ``None`` otherwise."""
+        """As :meth:`resolve_model` if that needs no network, and the plugin of the reference knows it; ``None`` otherwise."""
         if _SCHEME.match(reference) is None:
             return _checked(Path(reference).expanduser(), f"model {reference!r}")
         found = self._asked(reference, seed, cache, fetch=False)

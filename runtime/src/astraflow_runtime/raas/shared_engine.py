@@ -26,7 +26,7 @@ _SOCKET, _SPEC = "socket", "spec.json"
 
 class SharedEngineProcess:
     """The engine ``use`` with ``options`` and the folder ``model``, in a process of its own. ``folder`` is private to it; ``places``:
-    requests in the engine at one time. Ends with this process."""
+    concurrent requests in the engine. Ends with this process."""
 
     def __init__(
         self, use: str, options: Mapping[str, Any], model: Path, folder: Path, places: int
@@ -98,7 +98,7 @@ class SharedEngineProcess:
 
 
 def environment_of(attachments: Mapping[str, Attachment]) -> dict[str, str]:
-    """What a RaaS is told: policy → where its engine is shared."""
+    """What a RaaS receives: policy → where its engine is shared."""
     if not attachments:
         return {}
     return {SHARED_ENGINES: msgspec.json.encode(dict(attachments)).decode()}

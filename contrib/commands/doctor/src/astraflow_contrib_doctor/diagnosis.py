@@ -66,7 +66,7 @@ def of_plugins(catalog: Catalog) -> Iterator[Finding]:
             yield Finding("warning", subject, f"{release} cannot be used: {plugin.problem}", fix)
         elif missing and _needs_environment(plugin):
             command = f"astraflow env create {plugin.name} --plugin {plugin.name}"
-            text = f"{release}, whose backend needs an interpreter of its own: {command}"
+            text = f"{release}, whose backend needs a separate interpreter: {command}"
             yield Finding("ok", subject, text)
         elif missing:
             yield Finding(
@@ -252,7 +252,7 @@ def _of_models_files(loaded: LoadedConfig) -> Iterator[Finding]:
             try:
                 folder = resolver.at_hand(policy.model, loaded.config.run.seed, cache_folder())
             except (PreflightError, PluginError):
-                continue  # of which `_of_models` tells
+                continue  # reported by `_of_models`
             if folder is not None:
                 yield check(name, policy.model, folder)
                 continue

@@ -15,7 +15,7 @@ from astraflow_runtime.config.loading import load_config
 
 MOST_PLANS = 100
 _MOST_WAYS = 8
-"""In which a table may be made to fit."""
+"""Steps within which a table may be adjusted to fit."""
 _LEAST_TOKENS = 1024
 Change = tuple[float, dict[str, Any]]
 """How far it is from what was asked for, and keys with their new values."""

@@ -43,7 +43,7 @@ def add_join(parser: argparse.ArgumentParser) -> None:
         "--slots", type=int, default=2, help="RaaS that fit into its memory side by side (2)"
     )
     parser.add_argument(
-        "--places", type=int, default=64, help="episodes at one time, of all of them (64)"
+        "--places", type=int, default=64, help="concurrent episodes, of all RaaS together (64)"
     )
     parser.add_argument(
         "--share-engines",

@@ -22,13 +22,13 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class TenantTable(ConfigModel):
     """``[tenants.NAME]``"""
 
-    weight: Positive = Field(default=1.0, description="Share of the pool, beside those of others.")
+    weight: Positive = Field(default=1.0, description="Share of the pool, relative to those of other tenants.")
     priority: int = Field(
-        default=0, description="Runs of a higher priority are served first, and take slots at once."
+        default=0, description="Runs with a higher priority are served first, and get slots immediately."
     )
-    max_slots: PositiveInt | None = Field(default=None, description="Most RaaS at one time.")
-    max_runs: PositiveInt = Field(default=8, description="Most runs at one time.")
-    max_tokens: PositiveInt | None = Field(default=None, description="Most tokens per window.")
+    max_slots: PositiveInt | None = Field(default=None, description="Maximum number of concurrent RaaS.")
+    max_runs: PositiveInt = Field(default=8, description="Maximum number of concurrent runs.")
+    max_tokens: PositiveInt | None = Field(default=None, description="Maximum tokens per window.")
     window_s: Seconds = Field(default=3600.0, description="Window of max_tokens, in seconds.")
     generation: Annotated[int, Field(ge=0)] = Field(
         default=0, description="A higher number revokes the tokens made before."
@@ -39,10 +39,10 @@ class HostTable(ConfigModel):
     """``[host]``: RaaS on the host of the pool itself."""
 
     slots: Annotated[int, Field(ge=1, le=MOST_SEATS)] = Field(
-        default=2, description="RaaS that fit into its memory side by side."
+        default=2, description="RaaS that fit into its memory at the same time."
     )
     places: Annotated[int, Field(ge=1, le=MOST_PLACES)] = Field(
-        default=64, description="Episodes at one time, of all of them."
+        default=64, description="Concurrent episodes, of all RaaS together."
     )
     share_engines: bool = Field(
         default=False,

@@ -170,7 +170,7 @@ class PoolLauncher:
             except (DeadlineExceeded, Refused) as error:
                 # RaaS continue without the pool; a run that gets none ends by its own deadlines.
                 if not said:
-                    said = f"the pool at {self._config.url}: {error}; RaaS that run go on, and the pool is tried again"
+                    said = f"the pool at {self._config.url}: {error}; running RaaS continue, and the pool is tried again"
                     log.warning(said)
                 wait_s = _EVERY_S
             except UserError as error:

@@ -1,4 +1,4 @@
-"""An engine that is a part of a shared one: its requests and its adapter are there, beside those of other runs."""
+"""An engine that is a part of a shared one: its requests and its adapter, alongside those of other runs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def attachment_of(policy: str, environment: Mapping[str, str] = os.environ) -> A
 
 class AttachedEngine:
     """See :class:`astraflow_core.protocols.engine.Engine`. Every version is an adapter, and a request keeps the one with which it
-    began. :meth:`pause` stops the requests of this engine only: with ``keep`` those that run go on, since no version is swapped
+    began. :meth:`pause` stops the requests of this engine only: with ``keep`` running ones continue, since no version is swapped
     under them."""
 
     def __init__(self, attachment: Attachment) -> None:

@@ -41,7 +41,7 @@ _MOST_SENT, _MOST_RECEIVED = 10_000, 64
 
 class SharedEngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """``use`` and ``options`` of the engine, the folder of its ``model``, the ``address`` to listen on, a private ``folder``, how many
-    requests are in the engine at one time (``places``), and the process that it must not outlive (``parent``)."""
+    requests are in the engine concurrently (``places``), and the process that it must not outlive (``parent``)."""
 
     use: str
     options: dict[str, Any]
@@ -122,7 +122,7 @@ async def _serve(spec: SharedEngineSpec, engine: Engine, socket: zmq.asyncio.Soc
     """Until cancelled, or the engine is lost."""
 
     def send(peer: bytes, reply: Frames) -> None:
-        if not socket.closed:  # what ends after the host has ended is told to nobody
+        if not socket.closed:  # what ends after the host has ended is not reported
             socket.send_multipart([peer, *reply])
 
     shared = SharedEngine(engine, spec.secret, Path(spec.folder), spec.places, send)

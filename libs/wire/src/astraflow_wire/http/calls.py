@@ -59,7 +59,7 @@ class CallRequest(Request):
     async def is_disconnected(self) -> bool:
         """Whether the caller is gone, as far as is known now."""
         if not self._is_disconnected:
-            # One step tells: it ends at once only if there is a message.
+            # One step decides: it ends at once only if there is a message.
             receiving: Any = self._receive()
             try:
                 receiving.send(None)

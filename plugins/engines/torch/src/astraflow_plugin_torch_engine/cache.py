@@ -14,7 +14,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 TILE = 16
-"""Steps read a multiple of so many columns: attention kernels are fastest on whole vectors."""
+"""Steps read a multiple of this number of columns: attention kernels are fastest on whole vectors."""
 
 Entries = tuple[torch.Tensor, torch.Tensor]
 """Keys and values of one layer, ``[rows, kv_heads, columns, head_dim]`` each."""

@@ -381,7 +381,7 @@ class DecodeLoop:
             self._end(rows, stops, "length")
 
     def _fail_rows(self, rows: npt.NDArray[np.int64]) -> None:
-        """Rows of another adapter go on."""
+        """Rows of another adapter continue."""
         for row in rows.tolist():
             job = self._batch.jobs[row]
             version = self.version if job.version < 0 else job.version

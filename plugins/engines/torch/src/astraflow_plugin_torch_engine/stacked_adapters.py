@@ -41,7 +41,7 @@ class StackedAdapters:
     The factors of those in use lie side by side, so that a module needs two products for all of them: ``A x`` of every adapter,
     of which a row keeps its own part, and ``B`` of that. Only those between the first and the last that a pass uses are
     multiplied, without a mask if that is one. Adapters are known by numbers, which are never used twice: a name stands for
-    another number when its adapter is replaced, and rows keep theirs. ``running`` tells the numbers of all rows; ``newest`` is
+    another number when its adapter is replaced, and rows keep theirs. ``running`` returns the numbers of all rows; ``newest`` is
     the number and the version of requests that name none, -1 if that is the version of the weights.
     """
 
@@ -218,7 +218,7 @@ class StackedAdapters:
             if foreign is not None:
                 if inner.dim() != foreign.dim():
                     raise UserError(
-                        f"engine 'torch' cannot tell the rows of a batch apart in {name}: load its adapters one at a time, as "
+                        f"engine 'torch' cannot distinguish the rows of a batch in {name}: load its adapters one at a time, as "
                         "versions, with live_adapters = 0"
                     )
                 inner = inner.masked_fill(foreign, 0)

@@ -115,7 +115,7 @@ class DeltaReceiver(HttpReceiver):
         return OpenFile(partial.open("r+b"))
 
     def discard(self, source: WeightSource) -> None:
-        """Keep the file to be patched, if it is newer than the one kept and nobody copies from it."""
+        """Keep the file to be patched, if it is newer than the one kept and has no readers."""
         with self._guard:
             held = self._handed_out.pop(source.path, None)
             kept = self._spares.get(source.policy)

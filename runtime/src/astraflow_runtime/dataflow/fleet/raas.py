@@ -159,7 +159,7 @@ class Fleet:
         return [r for r in self._records.values() if r.health in ("alive", "suspect")]
 
     def group_took(self, record: RaasRecord, seconds: float) -> None:
-        """A RaaS has rolled out a group in so many seconds."""
+        """Record that a RaaS has rolled out a group in that many seconds."""
         record.group_took(seconds)
         self._slowest_s = max(self._slowest_s, record.group_s or 0.0)
 

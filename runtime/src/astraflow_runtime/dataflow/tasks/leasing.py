@@ -168,8 +168,8 @@ class Leasing:
         record = state.fleet.heard(message.raas, serving, seen, state.clock())
         if foreign.keys() - record.foreign.keys():
             log.warning(
-                "RaaS %r has weights that this run does not have: %s. The journal has lost their announcement. The "
-                "RaaS is told to discard them and to load the announced version; its tasks return to the queue",
+                "RaaS %r has weights that this run does not have: %s. Their announcement is missing from the journal. The "
+                "RaaS has to discard them and load the announced version; its tasks return to the queue",
                 record.name, "; ".join(foreign.values()),
             )  # fmt: skip
         record.foreign = foreign

@@ -60,7 +60,7 @@ def lines_of(found: dict[str, Any]) -> list[str]:
     if "error" in found:
         return [f"not measured: {found['error']}"]
     lines = [
-        f"a {found['unit']}, {found['pairs']} pairs of {found['count']}, beside {found['against']}"
+        f"a {found['unit']}, {found['pairs']} pairs of {found['count']}, against {found['against']}"
     ]
     for clock in ("cpu", "wall"):
         each = found[clock]
