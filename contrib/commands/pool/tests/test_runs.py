@@ -22,7 +22,7 @@ def test_a_killed_and_a_failing_run_take_nothing_and_a_host_comes_late_and_leave
     failing = pool.start("failing", "bob", "run.steps=100000", "launcher.restarts=1")
     good = pool.start("good", "ada", "run.steps=150")
     user.wait_for(lambda: len(pool.runs()) == 3)
-    assert "none is in the pool" in pool.runs()["good"]["waits_for"]
+    user.wait_for(lambda: "none is in the pool" in pool.runs()["good"]["waits_for"])
     late = pool.join("late", 3)
     user.wait_for(lambda: bool(raas_of(user, "failing")))
     user.wait_for(lambda: bool(raas_of(user, "killed")))
