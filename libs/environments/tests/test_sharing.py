@@ -64,6 +64,7 @@ async def test_episodes_share_a_process_and_have_their_own_instances(tmp_path: P
     await until_gone(*noted(notes))
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_what_one_does_to_the_process_is_its_own_failure_and_the_others_go_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -102,6 +103,7 @@ async def test_what_one_does_to_the_process_is_its_own_failure_and_the_others_go
     await until_gone(*noted(notes))
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_a_cancelled_call_is_nobodys_answer_and_a_false_promise_is_named(
     tmp_path: Path,
