@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from astraflow_contrib_tinker.work.access import CURRENT
 from astraflow_core.errors import Refused
@@ -17,12 +18,12 @@ class ServerAudit:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def note(self, request: str, outcome: str = "done", **asked: object) -> None:
+    def note(self, request: str, asked: Mapping[str, Any], outcome: str = "done") -> None:
         """One line."""
         line = AuditLine(
             request=request,
             outcome=outcome,
-            asked=asked,
+            asked=dict(asked),
             by="tinker",
             role="client",
             name=CURRENT.get(),
@@ -35,6 +36,6 @@ class ServerAudit:
         try:
             yield
         except Refused as error:
-            self.note(request, f"refused: {error}", **asked)
+            self.note(request, asked, f"refused: {error}")
             raise
-        self.note(request, **asked)
+        self.note(request, asked)

@@ -200,7 +200,7 @@ class Service:
                 raise
             model.order.start()
             if new:
-                self.audit.note("create_model", model=model.id, state=load and load[0])
+                self.audit.note("create_model", {"model": model.id, "state": load and load[0]})
             return told
 
         promise = self.promises.make(model.session, id=f"{model.id}:0")
@@ -370,7 +370,9 @@ class Service:
         oldest = time.monotonic() - IDLE_S
         for session in [s for s in self.sessions.values() if s.seen < oldest]:
             if session.models:
-                self.audit.note("no heartbeat", session=session.id, models=list(session.models))
+                self.audit.note(
+                    "no heartbeat", {"session": session.id, "models": list(session.models)}
+                )
             self.end(session)
 
     async def close(self) -> None:

@@ -84,7 +84,7 @@ def session_routes(service: Service) -> APIRouter:
     async def finish(id: str) -> dict[str, Any]:
         session = service.session(id)
         if session.models:
-            service.audit.note("finish", session=id, models=list(session.models))
+            service.audit.note("finish", {"session": id, "models": list(session.models)})
         service.end(session)
         return {}
 
