@@ -52,6 +52,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "astraflow_weights.fetch.client",
         "astraflow_weights.publish.publisher",
         "astraflow_weights.fetch.receiver",
+        "astraflow_weights.fetch.recycled_file",
         "astraflow_weights.shards.publisher",
         "astraflow_weights.fetch.shard_download",
         "astraflow_weights.direct.publisher",
