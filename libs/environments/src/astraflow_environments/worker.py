@@ -95,6 +95,7 @@ class _Instances:
 
     def answer(self, call: SharedCall) -> bytes | None:
         if isinstance(call, SharedBuild):
+            self._close(call.seat)  # one that nobody waited for
             try:
                 built = self._built[call.seat] = self._chosen.build(call.seat)
             except Exception as error:  # noqa: BLE001 - the pool raises it again
@@ -113,9 +114,11 @@ class _Instances:
             self._close(seat)
 
     def _close(self, seat: int) -> None:
-        environment, _ = self._built.pop(seat)
+        built = self._built.pop(seat, None)
+        if built is None:
+            return
         try:
-            environment.close()
+            built[0].close()
         except Exception:  # noqa: BLE001 - its episode is over, and those of others are not
             traceback.print_exc()
 
