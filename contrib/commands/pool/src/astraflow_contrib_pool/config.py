@@ -22,11 +22,16 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class TenantTable(ConfigModel):
     """``[tenants.NAME]``"""
 
-    weight: Positive = Field(default=1.0, description="Share of the pool, relative to those of other tenants.")
-    priority: int = Field(
-        default=0, description="Runs with a higher priority are served first, and get slots immediately."
+    weight: Positive = Field(
+        default=1.0, description="Share of the pool, relative to those of other tenants."
     )
-    max_slots: PositiveInt | None = Field(default=None, description="Maximum number of concurrent RaaS.")
+    priority: int = Field(
+        default=0,
+        description="Runs with a higher priority are served first, and get slots immediately.",
+    )
+    max_slots: PositiveInt | None = Field(
+        default=None, description="Maximum number of concurrent RaaS."
+    )
     max_runs: PositiveInt = Field(default=8, description="Maximum number of concurrent runs.")
     max_tokens: PositiveInt | None = Field(default=None, description="Maximum tokens per window.")
     window_s: Seconds = Field(default=3600.0, description="Window of max_tokens, in seconds.")
