@@ -55,10 +55,13 @@ class TinyDecoder:
         token = int(self._random.choice(len(logits), p=np.exp(processed)))
         return Drawn(token, float(raw[token]), float(tempered[token]), float(processed[token]))
 
-    def logits(self, ids: list[int], cache: qwen3._Cache) -> qwen3.Floats:
+    def logits(self, ids: list[int], cache: qwen3.KeysAndValues) -> qwen3.Floats:
         """Logits ``[N, V]`` after each of ``ids``, which follow what ``cache`` holds; it is extended."""
         read = np.array(ids, np.int32)
-        return qwen3._forward(self.config, self._weights, read, cache, qwen3.ExpertChoice())
+        inputs = self._weights["model.embed_tokens.weight"][read]
+        return qwen3.embedded_logits(
+            self.config, self._weights, inputs, cache, qwen3.ExpertChoice()
+        )
 
 
 class DecodedSequence:
@@ -67,7 +70,7 @@ class DecodedSequence:
     def __init__(self, decoder: TinyDecoder, tokens: list[int]) -> None:
         self.tokens = list(tokens)
         self._decoder = decoder
-        self._cache: qwen3._Cache = {}
+        self._cache: qwen3.KeysAndValues = {}
         self._computed = 0
 
     def next(self, sampling: Sampling) -> Drawn:
