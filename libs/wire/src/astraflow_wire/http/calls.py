@@ -3,15 +3,13 @@ which cost more CPU than what most calls do."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Handler = Callable[[Request], Awaitable[Response]]
 AnswerToError = Callable[[Request, Any], Awaitable[Response]]
 

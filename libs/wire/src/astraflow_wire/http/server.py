@@ -9,7 +9,14 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    MutableMapping,
+    Sequence,
+)
 from typing import Any, Self, TypeVar
 
 import uvicorn
@@ -26,9 +33,6 @@ from astraflow_wire.http.calls import (
     CallAnswers,
     Handler,
     MessageResponse,
-    Receive,
-    Scope,
-    Send,
 )
 from astraflow_wire.http.connection_limits import ConnectionLimits, Limits
 from astraflow_wire.http.listener import LimitedProtocol, Listener
@@ -38,6 +42,9 @@ from astraflow_wire.messages import Message, decode, encode
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ErrorBody = Callable[[Scope, int, str], dict[str, Any]]
 Rights = Callable[[Grant, str, str], bool]
 """Whether a grant includes a method and a path."""
