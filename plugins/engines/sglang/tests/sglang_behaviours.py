@@ -105,6 +105,14 @@ BEHAVIOURS: dict[str, tuple[str, tuple[Cite, ...]]] = {
             cite(TOKENIZER, 3833, 3836, "ValueError"),
         ),
     ),
+    "a_prompt_is_six_tokens_shorter_than_the_context": (
+        "at least; /server_info has the length that it has to be below",
+        (
+            cite("srt/managers/tp_worker.py", 568, 572, "context_len - 1", "max_req_len - 5"),
+            cite(SCHEDULER, 1943, 1948, "max_req_input_len"),
+            cite("srt/utils/common.py", 3584, 3593, "scheduler_info"),
+        ),
+    ),
     "a_request_that_fails_ends_as_aborted_with_a_status": (
         "which a request that was aborted on purpose has not",
         (cite(BATCH, 332, 345, "status_code"), cite(TOKENIZER, 1893, 1926, "status_code", "is_stream")),
@@ -135,6 +143,10 @@ BEHAVIOURS: dict[str, tuple[str, tuple[Cite, ...]]] = {
     "scores_begin_with_none": (
         "the first token is given nothing",
         (cite("srt/managers/scheduler_components/logprob_result_processor.py", 26, 38, "input_token_logprobs_val"),),
+    ),
+    "the_last_id_of_the_vocabulary_is_written_as_0_in_scores": (
+        "and its log-prob is its own",
+        (cite("srt/managers/scheduler_components/logprob_result_processor.py", 50, 56, "vocab_size - 1", "else 0"),),
     ),
     "an_unknown_sampling_parameter_is_refused": (
         "an unknown field beside it is not, by the real one",

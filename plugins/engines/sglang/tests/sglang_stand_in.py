@@ -83,6 +83,12 @@ class RequestError(Exception):
     """What a request ends with that is not taken; in a stream that is an event of an answer with status 200."""
 
 
+def positions_of(model: Path) -> int:
+    """Those of the model in a folder."""
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    return int(config["max_position_embeddings"])
+
+
 class SGLangStandIn:
     """``refuse`` are paths whose next calls fail; ``calls`` are (path, body) as they came; ``context`` is the most
     tokens of a sequence; ``repeats``: whether each event of a stream repeats all that was sampled."""
@@ -97,6 +103,7 @@ class SGLangStandIn:
         self.refuse: list[str] = []
         self._refused_after: dict[str, int] = {}
         self.health_samples = os.environ.get(HEALTH) != "0"
+        self.longest = positions_of(model) - 6
         self.info: dict[str, Any] = {
             "version": "0.5.23",
             "disable_overlap_schedule": "--disable-overlap-schedule" in flags,
@@ -104,6 +111,7 @@ class SGLangStandIn:
             "skip_tokenizer_init": "--skip-tokenizer-init" in flags,
             "tokenizer_worker_num": 1,
             "pp_size": 1,
+            "max_req_input_len": self.longest,
         }
         self.routes = dict.fromkeys([*FIELDS, "/flush_cache"], "")
         self.repeats = True
@@ -350,6 +358,8 @@ class SGLangStandIn:
         given = body["sampling_params"]
         if len(body["input_ids"]) + given["max_new_tokens"] > self.context:
             raise RequestError(f"more than {self.context} tokens")
+        if len(body["input_ids"]) >= self.longest:
+            raise RequestError(f"not less than {self.longest} tokens to read")
         self.scheduler.tell(partial(self.scheduler.add, self._req(body)))
         state.dispatched = True
         while not state.finished or state.outputs:
@@ -372,6 +382,10 @@ class SGLangStandIn:
         decoded = self.scheduler.decoder.sequence(body["input_ids"])
         return Req(body["rid"], decoded, sampling, stops, body.get("logprob_start_len") == 0)
 
+    def _written(self, entry: tuple[float | None, int, None]) -> tuple[float | None, int, None]:
+        last = int(self.scheduler.decoder.config["vocab_size"]) - 1
+        return entry[0], entry[1] if entry[1] < last else 0, entry[2]
+
     def _take(self, output: Output) -> None:
         """What the scheduler sends, in the order in which it is sent; a version is that of now."""
         state = self.states.get(output.rid)
@@ -382,7 +396,7 @@ class SGLangStandIn:
             "finish_reason": output.finish,
             "weight_version": self.version,
             "completion_tokens": len(output.entries),
-            "input_token_logprobs": output.inputs,
+            "input_token_logprobs": [self._written(entry) for entry in output.inputs],
             "output_token_logprobs": output.entries,
             "output_token_logprobs_length": len(output.entries),
         }

@@ -35,7 +35,7 @@ def test_damaged_events_and_scores_are_errors_or_results() -> None:
         sampled.result()
 
     def score(answer: bytes) -> None:
-        read_scores(answer, PROMPT)
+        read_scores(answer, PROMPT, 27)
 
     event = json.dumps({"meta_info": META}).encode()
     read(event)

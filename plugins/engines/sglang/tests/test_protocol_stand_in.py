@@ -264,7 +264,7 @@ def test_a_version_that_it_was_not_written_for_is_warned_of(
     stand_in = serving(model)
 
     async def scenario(engine: Any) -> None:
-        assert engine.context_length == 512
+        assert engine.context_length == 512 - 6
 
     run(stand_in.url, model, scenario)
     assert "written for" not in caplog.text

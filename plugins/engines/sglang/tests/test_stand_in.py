@@ -232,6 +232,16 @@ def test_a_request_that_is_refused_in_a_stream_is_an_event(serving: Serving, mod
     run(serving(model), scenario)
 
 
+def test_a_prompt_is_six_tokens_shorter_than_the_context(serving: Serving, model: Path) -> None:
+    async def scenario(wire: Wire) -> None:
+        assert json.loads((await wire.get("/server_info"))[1])["max_req_input_len"] == 512 - 6
+        (event,) = await wire.generate("a", 1, input_ids=[5] * 506)
+        assert event["error"]["code"] == 400
+        assert len(await wire.generate("b", 1, input_ids=[5] * 505)) == 1
+
+    run(serving(model), scenario)
+
+
 def test_a_request_that_fails_ends_as_aborted_with_a_status(serving: Serving, model: Path) -> None:
     async def scenario(wire: Wire) -> None:
         sent = await wire.underway("a")
@@ -301,6 +311,19 @@ def test_scores_begin_with_none(serving: Serving, model: Path) -> None:
         scores = last["meta_info"]["input_token_logprobs"]
         assert [token for _, token, _ in scores] == [5, 9]
         assert scores[0][0] is None and scores[1][0] < 0
+
+    run(serving(model), scenario)
+
+
+def test_the_last_id_of_the_vocabulary_is_written_as_0_in_scores(
+    serving: Serving, model: Path
+) -> None:
+    async def scenario(wire: Wire) -> None:
+        given = [5, 26, 9, 0]
+        (*_, last) = await wire.generate("a", 1, logprob_start_len=0, input_ids=given)
+        scores = last["meta_info"]["input_token_logprobs"]
+        assert [token for _, token, _ in scores] == [5, 0, 9, 0]
+        assert scores[1][0] != scores[3][0]
 
     run(serving(model), scenario)
 

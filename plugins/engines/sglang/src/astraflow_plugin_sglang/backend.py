@@ -60,6 +60,9 @@ class SGLangBackend(ServerBackend):
                 await what_differs(self.client, ROUTES),
             )
         demands.check(info, self._keep, self.server.url)
+        if isinstance(longest := info.get("max_req_input_len"), int):
+            # A prompt has to be shorter, by what it holds of a sequence and by some tokens that it keeps for itself.
+            self.context_length = min(self.context_length, longest)
         await self._take_over()
         await self._update.prepare()
         await self.bring(self.loaded)
@@ -123,7 +126,7 @@ class SGLangBackend(ServerBackend):
                 if not following.was_left():
                     raise
                 raise AstraFlowError("a score was aborted before it ended") from None
-        return generation.read_scores(answer, tokens)
+        return generation.read_scores(answer, tokens, self.vocabulary)
 
     @contextlib.contextmanager
     def _following(self, identifier: str) -> Iterator[Following]:

@@ -218,10 +218,17 @@ def body_of_score(identifier: str, tokens: npt.NDArray[np.int32]) -> dict[str, A
     }
 
 
-def read_scores(answer: bytes, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-    """Raw log-prob of each token given those before it: float32 ``[T]``, the first is 0."""
+def read_scores(
+    answer: bytes, tokens: npt.NDArray[np.int32], vocabulary: int
+) -> npt.NDArray[np.float32]:
+    """Raw log-prob of each token given those before it: float32 ``[T]``, the first is 0. SGLang writes 0 for the last id of
+    the vocabulary there, and the log-prob is right."""
     found = read(answer).input_token_logprobs
-    if [token for _, token, _ in found] != tokens.tolist():
+
+    def written(token: int) -> int:
+        return token if token < vocabulary - 1 else 0
+
+    if [written(token) for _, token, _ in found] != [written(each) for each in tokens.tolist()]:
         raise AstraFlowError(f"SGLang scored {len(found)} tokens, not the {len(tokens)} given")
     scores = np.array([logprob or 0.0 for logprob, _, _ in found], dtype=np.float32)
     scores[:1] = 0
