@@ -40,6 +40,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("astraflow")
     group.addoption("--record-durations", action="store_true", help="write tests/durations.json")
+    group.addoption("--forked-workers", type=int, default=0, help="see scripts/forked_workers.py")
     group.addoption("--pure", action="store_true", help="skip what proves to be not pure")
 
 
@@ -49,6 +50,11 @@ def pytest_configure(config: pytest.Config) -> None:
         del os.environ[name]
     if config.getoption("record_durations"):
         config.pluginmanager.register(Recorder())
+    workers = config.getoption("forked_workers")
+    if workers and not config.option.usepdb and config.getoption("numprocesses", None) is None:
+        from forked_workers import ForkedWorkers
+
+        config.pluginmanager.register(ForkedWorkers(workers))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

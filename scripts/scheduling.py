@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from typing import Any
 
 import durations
 import tiers
@@ -23,12 +24,17 @@ def reads_sources(file: str) -> bool:
     return path.is_file() and _PARSES.search(path.read_text(encoding="utf-8")) is not None
 
 
+def scope_of_file(test: str) -> str:
+    """What a test (a node id) shares a worker with: its file, or all that look at the sources."""
+    file = test.partition("::")[0]
+    return SOURCES if reads_sources(file) else file
+
+
 class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]
     """Deals out tests by file, those recorded as longest first: at the end no worker has a long one to itself."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return SOURCES if reads_sources(file) else file
+        return scope_of_file(nodeid)
 
     def schedule(self) -> None:
         """Deal out the first scopes, once all workers have collected."""
@@ -36,9 +42,7 @@ class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]
         if begins:
             # What is in the queue already keeps its place when the tests come in.
             collected = next(iter(self.registered_collections.values()))
-            kind = tiers.RECORDS.get(self.config.option.markexpr, durations.FILES)
-            recorded = durations.read().get(kind, {})
-            scopes = longest_first(collected, recorded, self._split_scope)
+            scopes = recorded_first(self.config, collected, self._split_scope)
             self.workqueue.update((scope, {}) for scope in scopes)
         super().schedule()
         if (
@@ -55,6 +59,14 @@ class ByPackage(LongestFirst):
         file: str = nodeid.partition("::")[0]
         package, _, _ = file.partition("/tests/")
         return file if package in ("core", "runtime", "testing", file) else package
+
+
+def recorded_first(
+    config: Any, tests: Iterable[str], scope_of: Callable[[str], str] = scope_of_file
+) -> list[str]:
+    """:func:`longest_first` by the record of the tier that ``config`` (of pytest) runs."""
+    kind = tiers.RECORDS.get(config.option.markexpr, durations.FILES)
+    return longest_first(tests, durations.read().get(kind, {}), scope_of)
 
 
 def longest_first(

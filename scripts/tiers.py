@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from pathlib import Path
 WORKERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 # Heavy tests wait more still. Those of a package share a worker, and what it started for them (`scheduling.py`).
 HEAVY_WORKERS = ("--dist", "loadscope", "--no-loadscope-reorder")
-# Half of the tests' time is spent waiting, so that two workers for each core find one.
-LIGHT_WORKERS = (*WORKERS, "-n", "4")
+# Half of the tests' time is spent waiting, so that two workers for each core find one. To collect the light tests takes 9 to
+# 16 CPU seconds, which forked workers do not repeat. Elsewhere a fork is not safe after the imports of the tests.
+LIGHT_WORKERS = ("--forked-workers", "4") if sys.platform == "linux" else (*WORKERS, "-n", "4")
 SLOW_WORKERS = ("-n", "4", *HEAVY_WORKERS)
 BACKEND_WORKERS = ("-n", "2", *HEAVY_WORKERS)
 LIGHT = "not slow and not backend and not gpu"
