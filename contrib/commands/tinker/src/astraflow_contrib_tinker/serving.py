@@ -42,8 +42,7 @@ from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_serving.model_folder import ModelConfig
 from astraflow_wire.host.private_folder import PrivateFolder
 from astraflow_wire.http.auth import new_token
-from astraflow_wire.http.calls import Receive, Scope, Send
-from astraflow_wire.http.server import Server, create_app
+from astraflow_wire.http.server import Receive, Scope, Send, Server, create_app
 
 API = "/api/v1"
 TINY = "tiny:qwen3?hidden=128&layers=2&heads=4&kv_heads=2&head_dim=32&ffn=384&context=64"

@@ -163,3 +163,40 @@ def shares_of(
         statistics = group_statistics(summary.rewards)
         shares[policy] = PolicyShare(tuple(of_policy), summary, statistics, siblings)
     return shares
+
+
+def rows_of(
+    received: ReceivedGroup,
+    share: PolicyShare,
+    oldest: int,
+    first_arrival: int,
+    group: int,
+    first_trajectory: int,
+) -> tuple[list[Row], int]:
+    """The rows of a policy in an accepted group that have something to train, without those that have a token of a version below
+    ``oldest``, and how many of these there are. Their numbers begin with ``first_arrival`` and ``first_trajectory``."""
+    headers, prompt_id = received.header.sequences, received.header.prompt_id
+    rewards, statistics = share.rewards, share.statistics
+    size, mean, std = statistics.size, statistics.mean, statistics.std
+    rows, stale = list[Row](), 0
+    for position, trained in enumerate(share.summary.trained.tolist()):
+        if trained == 0:
+            continue
+        index = share.indexes[position]
+        header = headers[index]
+        if header.min_version < oldest:
+            stale += 1
+            continue
+        item = BufferedRow(
+            first_arrival + len(rows),
+            prompt_id,
+            header.min_version,
+            header.length,
+            header.reward,
+            size,
+            mean,
+            std,
+        )
+        trajectory = first_trajectory + header.trajectory
+        rows.append(Row(item, received, index, group, trajectory, trained, rewards, position))
+    return rows, stale

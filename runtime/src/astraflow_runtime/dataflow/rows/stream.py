@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from astraflow_core.errors import Refused
-from astraflow_core.types import BufferedRow
 from astraflow_runtime.dataflow.policies.decisions import Decision, PromptRefusal
 from astraflow_runtime.dataflow.policies.pipeline import PolicyPipeline
 from astraflow_runtime.dataflow.row_source import NO_ROWS, RowSource, SourcedRows
@@ -15,7 +14,7 @@ from astraflow_runtime.dataflow.rows.buffer import RowBuffer
 from astraflow_runtime.dataflow.rows.episode_means import EpisodeMeans
 from astraflow_runtime.dataflow.rows.group_watch import GroupWatch
 from astraflow_runtime.dataflow.rows.packing import pack
-from astraflow_runtime.dataflow.rows.rows import PolicyShare, Row
+from astraflow_runtime.dataflow.rows.rows import PolicyShare, Row, rows_of
 from astraflow_runtime.dataflow.rows.settings import StreamSettings
 from astraflow_runtime.dataflow.rows.staleness import StalenessBound
 from astraflow_runtime.dataflow.rows.step_metrics import StepStatistics
@@ -217,54 +216,18 @@ class PolicyStream:
             self.reasons[ruling.refusal.reason] += 1
             return ruling, []
         self.groups_accepted += 1
-        kept = self._kept(received, share, group, first_trajectory, newest)
+        oldest = self.staleness.oldest(self.next_version(newest))
+        kept, stale = rows_of(received, share, oldest, self._arrivals, group, first_trajectory)
+        self._arrivals += len(kept)
+        self.rows.accepted += len(kept) + stale
+        self.rows.stale += stale
+        self.rows.untrained += len(share.indexes) - len(kept) - stale
         if self.done:
             self.rows.evicted += len(kept)
         elif kept:
             self.buffer.add(kept)
             self.starved = False
         return ruling, kept
-
-    def _kept(
-        self,
-        received: ReceivedGroup,
-        share: PolicyShare,
-        group: int,
-        first_trajectory: int,
-        newest: int,
-    ) -> list[Row]:
-        """The rows of an accepted group that have something to train and are not too stale; all are counted."""
-        oldest = self.staleness.oldest(self.next_version(newest))
-        headers, prompt_id = received.header.sequences, received.header.prompt_id
-        rewards, statistics = share.rewards, share.statistics
-        size, mean, std = statistics.size, statistics.mean, statistics.std
-        kept, untrained, stale = list[Row](), 0, 0
-        for position, trained in enumerate(share.summary.trained.tolist()):
-            if trained == 0:
-                untrained += 1
-                continue
-            index = share.indexes[position]
-            header = headers[index]
-            if header.min_version < oldest:
-                stale += 1
-                continue
-            item = BufferedRow(
-                self._arrivals + len(kept),
-                prompt_id,
-                header.min_version,
-                header.length,
-                header.reward,
-                size,
-                mean,
-                std,
-            )
-            trajectory = first_trajectory + header.trajectory
-            kept.append(Row(item, received, index, group, trajectory, trained, rewards, position))
-        self._arrivals += len(kept)
-        self.rows.untrained += untrained
-        self.rows.stale += stale
-        self.rows.accepted += len(kept) + stale
-        return kept
 
     def _judge(self, share: PolicyShare, newest: int, wanted: bool) -> Decision:
         if self.done and not wanted:
