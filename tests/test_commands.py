@@ -34,7 +34,7 @@ TESTS = sorted(
         "bench",
     )
     for file in (ROOT / folder).rglob("*.py")
-    if file.name.startswith("test_") or file.name in ("conftest.py", "fake_plugins.py")
+    if "tests" in file.parts or file.name.startswith("test_") or file.name == "fake_plugins.py"
 )
 CALLERS = {"main", "astraflow", "start", "execute", "Popen", "run", "findings", "told", "append"}
 """Functions of tests that are given a command line."""

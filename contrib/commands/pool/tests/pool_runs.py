@@ -47,7 +47,8 @@ class PoolUser:
             user.write(f"{file}.token", user.astraflow("pool", "token", "pool.toml", *words).out)
         if encrypted:
             self._encrypt()
-        self.process = self._command("start", "pool.toml", serves=True)
+        words = ["pool", "start", "pool.toml"]
+        self.process = self._command(words, serves=True)
         self.address = user.directory / "pool" / "pool.json"
         user.wait_for(self.address.exists)
         self.url = json.loads(self.address.read_text())["url"]
@@ -63,21 +64,19 @@ class PoolUser:
         folder = self.user.directory / "certs"
         self._keys = {name: str(folder / file) for name, file in files.items()}
 
-    def _command(self, *words: str, serves: bool = False) -> subprocess.Popen[str]:
+    def _command(self, words: list[str], serves: bool = False) -> subprocess.Popen[str]:
         """Start a command of the pool. Runs get none of its keys: a run that is told of an authority serves HTTPS itself."""
         before = dict(self.user.environment)
         self.user.environment |= {k: v for k, v in self._keys.items() if serves or k == AUTHORITY}
         try:
-            return self.user.start("pool", *words)
+            return self.user.start(*words)
         finally:
             self.user.environment = before
 
     def join(self, name: str, slots: int, places: int = 16, *words: str) -> subprocess.Popen[str]:
         """Lend a host."""
-        return self._command(
-            *("join", self.url, "--token-file", "hosts.token", "--name", name),
-            *("--slots", str(slots), "--places", str(places), *words),
-        )
+        command = ["pool", "join", self.url, "--token-file", "hosts.token", "--name", name]
+        return self._command([*command, "--slots", str(slots), "--places", str(places), *words])
 
     def start(
         self, name: str, tenant: str, *overrides: str, config: str = TABLE_RUN
@@ -106,7 +105,7 @@ class PoolUser:
 
     def ledger(self) -> dict[str, Any]:
         """By the name in the config."""
-        shown = self.user.end(self._command("ls", "pool.toml", "--ledger", "--json"), 60)
+        shown = self.user.end(self._command(["pool", "ls", "pool.toml", "--ledger", "--json"]), 60)
         assert shown.exit_code == 0, shown.text
         return {name_of(row): row for row in json.loads(shown.out)}
 
