@@ -115,7 +115,8 @@ class TestVllmOnGpu(EngineConformance):
         (described,) = astraflow_engines()
         return Subject(
             {"vllm on a GPU": lambda context: VllmEngine(config, context)},
-            described.capabilities - {"lora", "adapters", "images"},  # not what this server was started for
+            described.capabilities
+            - {"lora", "adapters", "images"},  # not what this server was started for
         )
 
     @pytest.fixture
