@@ -338,7 +338,7 @@ class TestModelsThatAreRefused:
             num_key_value_heads=1, head_dim=8,
         )  # fmt: skip
         other = transformers.AutoModelForCausalLM.from_config(config)
-        with pytest.raises(UserError, match=r"not made for .*Experts"):
+        with pytest.raises(UserError, match=r"does not support .*Experts"):
             batch_invariant.make_batch_invariant(other, "me")
 
     def test_other_types(self, model: Path) -> None:
