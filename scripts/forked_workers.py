@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import time
 import traceback
 import warnings
@@ -21,6 +22,7 @@ from typing import Any, NoReturn
 import execnet
 import pytest
 import scheduling
+from _pytest._io import TerminalWriter
 from xdist.remote import serialize_warning_message
 from xdist.workermanage import unserialize_warning_message
 
@@ -180,6 +182,7 @@ def _become(config: pytest.Config, link: Connection, name: str) -> None:
     reporter = manager.getplugin("terminalreporter")
     if reporter is not None:
         manager.unregister(reporter)
+        manager.register(_Terminal(), "terminalreporter")
     manager.register(_SentOn(config, link))
     factory = config._tmp_path_factory  # type: ignore[attr-defined]
     factory._basetemp = factory.getbasetemp() / f"popen-{name}"
@@ -206,6 +209,13 @@ def _given(session: pytest.Session, link: Connection) -> Iterator[list[pytest.It
         if not numbers:
             return
         yield [session.items[number] for number in numbers]
+
+
+class _Terminal:
+    """What pytest-timeout writes to: it becomes output of the test that hangs."""
+
+    def __init__(self) -> None:
+        self._tw = TerminalWriter(sys.__stderr__)
 
 
 class _SentOn:

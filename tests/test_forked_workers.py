@@ -113,3 +113,13 @@ def test_ctrl_c_ends_the_workers_and_their_fixtures(
     assert process.returncode == 2
     assert not Path(f"/proc/{worker}").exists()
     assert (tmp_path / "temporary" / "popen-gw0" / "of_a_worker0" / "done").exists()
+
+
+def test_a_test_that_hangs_fails_with_the_stacks_of_its_worker(
+    begin: Callable[..., subprocess.Popen[str]],
+) -> None:
+    hangs = "import threading\ndef test_it(): threading.Event().wait(50)\n"
+    process = begin("-p", "pytest_timeout", "--timeout", "1", hangs=hangs)
+    text = said(process)
+    assert process.returncode == 1
+    assert "1 failed" in text and "Timeout (>1.0s)" in text
