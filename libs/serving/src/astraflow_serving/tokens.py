@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,14 +17,52 @@ from astraflow_wire.images.model import TYPE, ImageModel
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 """A token id in a server's answer."""
+MOST_STOPS = 64
+"""Stop ids of a request, and stop sequences."""
+MOST_STOP_TOKENS = 256
+"""Of one stop sequence."""
+_MOST_TOP_K = 2**31 - 1
 
 
 def check_request(request: GenerateRequest, context_length: int, vocabulary: int) -> None:
-    """Raise :class:`ValueError` if ``request`` asks for nothing or does not fit."""
-    if request.sampling.max_tokens < 1:
-        raise ValueError(f"request {request.id!r}: max_tokens must be at least 1")
-    what, more = f"request {request.id!r}", request.sampling.max_tokens
-    check_tokens(what, request.prompt, more, context_length, vocabulary)
+    """Raise :class:`ValueError` if ``request`` asks for nothing, does not fit, or has a field outside of what engines take: a stop
+    that is no token of the ``vocabulary``, more or longer stops than ``MOST_STOPS`` and ``MOST_STOP_TOKENS``, or a parameter out of
+    its range. ``top_k`` may exceed the vocabulary: it keeps every token then."""
+    what, sampling = f"request {request.id!r}", request.sampling
+    if sampling.max_tokens < 1:
+        raise ValueError(f"{what}: max_tokens must be at least 1")
+    _check_sampling(what, sampling, vocabulary)
+    check_tokens(what, request.prompt, sampling.max_tokens, context_length, vocabulary)
+
+
+def _check_sampling(what: str, sampling: Sampling, vocabulary: int) -> None:
+    finite = sys.float_info.max
+    ranges: tuple[tuple[str, float, float], ...] = (
+        ("top_k", 0, _MOST_TOP_K), ("temperature", 0, finite), ("top_p", 0, 1), ("min_p", 0, 1),
+    )  # fmt: skip
+    for field, least, most in ranges:
+        value = getattr(sampling, field)
+        if not least <= value <= most:  # also NaN
+            raise ValueError(f"{what}: {field} is {value}; expected {least} to {most}")
+    for field in ("stop_token_ids", "stop_sequences"):
+        count = len(getattr(sampling, field))
+        if count > MOST_STOPS:
+            raise ValueError(f"{what}: {field} has {count} entries; expected at most {MOST_STOPS}")
+    _check_stops(f"{what}: stop_token_ids", sampling.stop_token_ids, vocabulary)
+    for stop in sampling.stop_sequences:
+        if len(stop) > MOST_STOP_TOKENS:
+            raise ValueError(
+                f"{what}: stop_sequences has one of {len(stop)} tokens; expected at most {MOST_STOP_TOKENS}"
+            )
+        _check_stops(f"{what}: stop_sequences", stop, vocabulary)
+
+
+def _check_stops(what: str, tokens: Sequence[int], vocabulary: int) -> None:
+    for token in tokens:
+        if not 0 <= token < vocabulary:
+            raise ValueError(
+                f"{what} has the token id {token}; expected ids of the model, 0 to {vocabulary - 1}"
+            )
 
 
 def check_tokens(

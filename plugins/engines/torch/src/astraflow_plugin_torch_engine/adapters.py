@@ -28,10 +28,16 @@ class AdapterBase:
         self._digest = digest
 
     def check(self, source: WeightSource) -> AdapterShape:
-        """Its rank and matrices; :class:`WeightsError` unless it fits the model and is for the version that is loaded. Reads the
-        model's folder the first time."""
+        """Its rank and matrices; :class:`WeightsError` unless it fits the model, is for the version that is loaded, and has no
+        greater rank than the largest of its matrices can have. Reads the model's folder the first time."""
         folder = self._folder = self._folder or ModelFolder.read(self._path)
         shape = adapter_shape(folder, source.path)
+        most = max(min(folder.tensors[f"{module}.weight"].shape) for module in shape.modules)
+        if not 1 <= shape.rank <= most:
+            raise WeightsError(
+                f"version {source.version} is an adapter of rank {shape.rank}; expected 1 to {most}, the rank that the matrices "
+                "that it changes can have"
+            )
         if self._digest is None:
             self._digest = digest_of_model(folder.files)
         self.check_digest(source.base, source.version)

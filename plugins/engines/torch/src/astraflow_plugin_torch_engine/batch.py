@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from astraflow_core.errors import EngineLost, RunFailed
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
 from astraflow_core.types.generation import RoutedExperts
 from astraflow_plugin_torch_engine.sampling import stream_keys
@@ -41,7 +42,8 @@ Settled = tuple["asyncio.Future[Any]", Any]
 @dataclass(slots=True)
 class Job:
     """A request on its way, and the future of who waits for it. ``number``: how many arrived before it; ``adapter``: the number
-    of the one that it has, ``version`` its version, -1: that of the weights; ``error``: why it ends, if not with a result."""
+    of the one that it has, ``version`` its version, -1: that of the weights; ``error``: why it ends, if not with a result; ``record``
+    and ``stops``: see :meth:`DecodingBatch.read`."""
 
     request: GenerateRequest
     future: asyncio.Future[GenerateResult]
@@ -49,6 +51,8 @@ class Job:
     adapter: int = 0
     version: int = -1
     error: Exception | None = None
+    record: npt.NDArray[np.void] | None = None
+    stops: npt.NDArray[np.int32] | None = None
 
     @property
     def prompt_key(self) -> bytes:
@@ -75,6 +79,43 @@ def settle(settled: list[Settled]) -> None:
             future.set_result(value)
 
 
+class Pending:
+    """The futures that are not settled yet, in the event loop ``events``, and the outcomes ``settled`` that they do not have yet.
+    ``lost`` is why no more are settled."""
+
+    def __init__(self, events: asyncio.AbstractEventLoop) -> None:
+        self.settled: list[Settled] = []
+        self.lost: EngineLost | None = None
+        self._events = events
+        self._futures: set[asyncio.Future[Any]] = set()
+
+    def check(self) -> None:
+        """Raise what ``lost`` is."""
+        if self.lost is not None:
+            raise self.lost
+
+    def expect(self, future: asyncio.Future[Any]) -> None:
+        """It will be settled; raises what ``lost`` is. To be called in the event loop."""
+        self.check()
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+
+    def hand_out(self) -> None:
+        """Settle all futures of a step by one callback into the event loop."""
+        if self.settled and not self._events.is_closed():
+            self._events.call_soon_threadsafe(settle, self.settled)
+        self.settled = []
+
+    def lose(self, error: EngineLost) -> None:
+        """After what is settled, all others end with ``error``, and so does whatever is asked for later."""
+        self.lost = error
+        self.hand_out()
+        if not self._events.is_closed():
+            self._events.call_soon_threadsafe(
+                lambda: settle([(future, error) for future in list(self._futures)])
+            )
+
+
 class DecodingBatch:
     """Rows 0 … ``size`` - 1 run; compact after every :meth:`remove`. ``seed``: of the random numbers of all requests."""
 
@@ -91,8 +132,9 @@ class DecodingBatch:
         self._tokens = np.zeros((capacity, CONTEXT + 16), dtype=np.int32)
         self._logprobs = np.zeros((capacity, 16), dtype=np.float32)
         self._versions = np.zeros((capacity, 16), dtype=np.int32)
-        # Every stop condition is a sequence of ids, most of them of length 1; aligned on the right.
-        self._stops = np.full((capacity, 1, 1), _NEVER, dtype=np.int32)
+        # The last id of every stop condition; those of several ids are compared in full only where it was sampled.
+        self._last = np.full((capacity, 1), _NEVER, dtype=np.int32)
+        self._stops: list[npt.NDArray[np.int32]] = []  # of each row, all ids of its conditions
         self._tables: dict[object, npt.NDArray[np.int32]] = {}
 
     @property
@@ -106,45 +148,45 @@ class DecodingBatch:
         CONTEXT + …]``."""
         return self._tokens[: self.size]
 
+    def read(self, job: Job) -> None:
+        """Keep with a request the record of its row, without what it has once it begins, and its stop conditions; whatever this
+        raises is about this request alone."""
+        r, s = job.request, job.request.sampling
+        given = (len(r.prompt) - 1, 0, 0, s.max_tokens, s.temperature, s.top_p, s.top_k, s.min_p)
+        job.record = np.array(
+            [(*given, stream_keys(self._seed, np.array([job.number]))[0], 0, -1)], _ROW
+        )
+        job.stops = self._stop_table(s)
+
     def add(self, jobs: Sequence[Job]) -> None:
-        """Append rows; their first token is not sampled yet, so ``position`` is one before its own."""
+        """Append rows of requests that were read; their first token is not sampled yet, so ``position`` is one before its own."""
+        records = np.concatenate([job.record for job in jobs if job.record is not None])
+        records["adapter"] = [job.adapter for job in jobs]
+        records["version"] = [job.version for job in jobs]
+        stops = [job.stops for job in jobs if job.stops is not None]
+        self._widen(
+            max(job.request.sampling.max_tokens for job in jobs), max(len(each) for each in stops)
+        )
         first, self.size = self.size, self.size + len(jobs)
         self.jobs.extend(jobs)
         self._routed.extend([None] * len(jobs))
-        self._rows[first : self.size] = [
-            (
-                len(r.prompt) - 1,
-                0,
-                0,
-                s.max_tokens,
-                s.temperature,
-                s.top_p,
-                s.top_k,
-                s.min_p,
-                0,
-                a,
-                v,
-            )
-            for r, s, a, v in (
-                (job.request, job.request.sampling, job.adapter, job.version) for job in jobs
-            )
-        ]
-        numbers = np.array([job.number for job in jobs])
-        self._rows["stream"][first : self.size] = stream_keys(self._seed, numbers)
-        tables = [self._stop_table(job.request.sampling) for job in jobs]
-        self._widen(
-            max(job.request.sampling.max_tokens for job in jobs),
-            max(len(table) for table in tables),
-            max(table.shape[1] for table in tables),
-        )
+        self._stops.extend(stops)
+        self._rows[first : self.size] = records
         self._tokens[first : self.size, :CONTEXT] = _NO_TOKEN
-        for row, job in enumerate(jobs, first):
+        self._last[first : self.size] = _NEVER
+        for row, (job, table) in enumerate(zip(jobs, stops, strict=True), first):
             end = job.request.prompt[-CONTEXT:]
             self._tokens[row, CONTEXT - len(end) : CONTEXT] = end
-        self._stops[first : self.size, :, :-1] = _ANY
-        self._stops[first : self.size, :, -1] = _NEVER
-        for row, table in enumerate(tables, first):
-            self._stops[row, : len(table), -table.shape[1] :] = table
+            self._last[row, : len(table)] = table[:, -1]
+
+    def diverged(self, rows: npt.NDArray[np.int64], version: int) -> None:
+        """Their logits are not finite, which is how they end; rows of another adapter continue."""
+        for row in rows.tolist():
+            job = self.jobs[row]
+            own = version if job.version < 0 else job.version
+            job.error = RunFailed(
+                f"engine 'torch': the logits of version {own} are not finite; look for NaN in the published weights"
+            )
 
     def assign(self, row: int, adapter: int, version: int) -> None:
         """Have row ``row`` continue with an adapter."""
@@ -221,15 +263,19 @@ class DecodingBatch:
         holes = ended[ended < left]
         tail = np.arange(left, self.size)
         movers = tail[~np.isin(tail, ended)]
-        for array in (self._rows, self._tokens, self._logprobs, self._versions, self._stops):
+        for array in (self._rows, self._tokens, self._logprobs, self._versions, self._last):
             array[holes] = array[movers]
         if self.recorded:
             self.recorded -= sum(self._routed[row] is not None for row in ended.tolist())
         for source, target in zip(movers.tolist(), holes.tolist(), strict=True):
             self.jobs[target] = self.jobs[source]
             self._routed[target] = self._routed[source]
-        del self.jobs[left:], self._routed[left:]
+            self._stops[target] = self._stops[source]
+        del self.jobs[left:], self._routed[left:], self._stops[left:]
         self.size = left
+        most = max(map(len, self._stops), default=1)
+        if most < self._last.shape[1]:
+            self._last = self._last[:, :most].copy()
         return movers, holes
 
     def _stopped(
@@ -238,14 +284,17 @@ class DecodingBatch:
         tokens: npt.NDArray[np.int64],
         count: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.bool_]:
-        stops = self._stops[which]
-        width = stops.shape[2]
-        if width == 1:
-            return np.asarray((stops[:, :, 0] == tokens[:, None]).any(1))
-        columns = count[:, None] + np.arange(-width, 0)
-        tail = self._tokens[which[:, None], CONTEXT + np.maximum(columns, 0)]
-        tail = np.where(columns < 0, _NO_TOKEN, tail)[:, None]
-        return np.asarray(((stops == tail) | (stops == _ANY)).all(2).any(1))
+        stopped = np.asarray((self._last[which] == tokens[:, None]).any(1))
+        for place in np.flatnonzero(stopped).tolist():
+            row, end = int(which[place]), CONTEXT + int(count[place])
+            table = self._stops[row]
+            width = table.shape[1]
+            if width > 1:
+                text = self._tokens[row, max(CONTEXT, end - width) : end]
+                tail = np.full(width, _NO_TOKEN, np.int32)
+                tail[width - len(text) :] = text
+                stopped[place] = ((table == tail) | (table == _ANY)).all(1).any()
+        return stopped
 
     def _stop_table(self, sampling: Sampling) -> npt.NDArray[np.int32]:
         """The stop conditions of a request: int32 ``[number, longest]``."""
@@ -262,19 +311,14 @@ class DecodingBatch:
             self._tables[key] = table
         return self._tables[key]
 
-    def _widen(self, tokens: int, stops: int, longest: int) -> None:
-        """Room for ``tokens`` sampled tokens, ``stops`` stop conditions of length ``longest`` per row."""
+    def _widen(self, tokens: int, stops: int) -> None:
+        """Room for ``tokens`` sampled tokens and ``stops`` stop conditions per row."""
         had = self._logprobs.shape[1]
         if tokens > had:
             grow = ((0, 0), (0, max(tokens - had, had)))
             self._tokens = np.pad(self._tokens, grow)
             self._logprobs = np.pad(self._logprobs, grow)
             self._versions = np.pad(self._versions, grow)
-        _, had, width = self._stops.shape
-        if stops > had or longest > width:
-            wider = np.full(
-                (len(self._stops), max(stops, had), max(longest, width)), _ANY, np.int32
-            )
-            wider[:, had:] = _NEVER
-            wider[:, :had, -width:] = self._stops
-            self._stops = wider
+        if stops > self._last.shape[1]:
+            grow = ((0, 0), (0, stops - self._last.shape[1]))
+            self._last = np.pad(self._last, grow, constant_values=_NEVER)

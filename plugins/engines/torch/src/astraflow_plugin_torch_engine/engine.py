@@ -81,7 +81,7 @@ class TorchEngine:
         self._running = DecodeLoop(loaded, self._config, self._seed, events)
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
-        """Sample one sequence; if the caller is cancelled, so is the request."""
+        """Sample one sequence; if the caller is cancelled, so is the request. :class:`ValueError` names what it cannot take."""
         loop = self._loop
         model = loop.model
         check_request(request, model.context_length, model.vocab)
@@ -93,7 +93,8 @@ class TorchEngine:
         try:
             return await future
         except asyncio.CancelledError:
-            _command(loop, lambda: loop.abort(frozenset([request.id])))
+            if loop.pending.lost is None:
+                _command(loop, lambda: loop.abort(frozenset([request.id])))
             raise
 
     async def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
@@ -192,14 +193,21 @@ class TorchEngine:
 
     async def health(self) -> dict[str, float]:
         """Beside the gauges of the protocol: ``prefill_tokens`` (computed; equal prompts of one
-        admission once), ``prefill_seconds``, ``steps`` and, with ``live_adapters``, ``live_versions``."""
+        admission once), ``prefill_seconds``, ``steps`` and, with ``live_adapters``, ``live_versions``. :class:`EngineLost` once the
+        decoding thread has failed."""
         return self._loop.gauges()
 
     async def close(self) -> None:
         """End running and waiting requests with ``finish_reason="abort"``, then the thread."""
         loop, self._running = self._loop, None
         self._membership.leave()
-        await _command(loop, loop.stop)
+        if loop.pending.lost is None:
+            try:
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await _command(loop, loop.stop)
+            except TimeoutError as error:
+                reason = "it is in a step that does not end"
+                raise DeadlineExceeded("the decoding thread", reason, _CLOSE_SECONDS) from error
         if not await asyncio.to_thread(loop.join, _CLOSE_SECONDS):
             raise DeadlineExceeded("the decoding thread", "it did not end", _CLOSE_SECONDS)
 

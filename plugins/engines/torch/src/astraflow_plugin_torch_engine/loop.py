@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 import threading
 import time
 from collections import deque
@@ -18,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from astraflow_core.errors import RunFailed
+from astraflow_core.errors import EngineLost
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.types import Images, WeightSource
 from astraflow_plugin_torch_engine.adapters import AdapterBase, AdapterMerger
 from astraflow_plugin_torch_engine.admission import next_jobs
-from astraflow_plugin_torch_engine.batch import DecodingBatch, Job, Settled, settle
+from astraflow_plugin_torch_engine.batch import DecodingBatch, Job, Pending
 from astraflow_plugin_torch_engine.cache import Entries, KVPool
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.live_versions import LiveVersions
@@ -36,6 +37,11 @@ from astraflow_plugin_torch_engine.weights import load_tensors, load_weights
 
 _WORTH_A_PREFILL = 0.25
 _MOST_STEPS_HELD_BACK = 4
+_COUNTERS = (
+    *("tokens_generated", "prompt_tokens", "prefill_tokens"),
+    *("steps", "decoded_rows", "accepted_tokens"),
+)
+log = logging.getLogger(__name__)
 
 
 class DecodeLoop:
@@ -50,17 +56,7 @@ class DecodeLoop:
     ) -> None:
         self.model = model
         self.version = 0
-        self.counters = dict.fromkeys(
-            (
-                "tokens_generated",
-                "prompt_tokens",
-                "prefill_tokens",
-                "steps",
-                "decoded_rows",
-                "accepted_tokens",
-            ),
-            0,
-        )
+        self.counters = dict.fromkeys(_COUNTERS, 0)
         self.seconds = {"decode_seconds": 0.0, "prefill_seconds": 0.0}
         base = AdapterBase(model.folder)
         self._adapters = AdapterMerger(base, model.module)
@@ -68,7 +64,7 @@ class DecodeLoop:
             base, model.module, model.device, lambda: self._batch.rows["adapter"]
         )
         self._config = config
-        self._events = events
+        self.pending = Pending(events)
         self._batch = DecodingBatch(config.max_batch, model.eos, seed)
         self._live = LiveVersions(config.live_adapters, self.named, self._batch)
         self._speculation: Speculation | None = None
@@ -83,7 +79,6 @@ class DecodeLoop:
         self._wake = threading.Event()
         self._mode: PauseMode | None = None
         self._pausing: list[asyncio.Future[Any]] = []
-        self._settled: list[Settled] = []
         self._open = True
         self._thread = threading.Thread(target=self._run, name="torch-engine", daemon=True)
         self._thread.start()
@@ -91,14 +86,16 @@ class DecodeLoop:
     # From any thread
 
     def submit(self, item: Job | tuple[Callable[[], Any], asyncio.Future[Any]]) -> None:
-        """Hand over a request, or a command with the future of its value, carried out between two
-        steps."""
+        """Hand over a request, or a command with the future of its value, carried out between two steps. Raises
+        :class:`EngineLost` once the thread has failed; to be called in the event loop."""
+        self.pending.expect(item.future if isinstance(item, Job) else item[1])
         self._inbox.append(item)
         if not self._wake.is_set():
             self._wake.set()
 
     def gauges(self) -> dict[str, float]:
-        """What :meth:`TorchEngine.health` reports."""
+        """What :meth:`TorchEngine.health` reports; :class:`EngineLost` once the thread has failed."""
+        self.pending.check()
         running = self._batch.size
         waiting = len(self._waiting) + len(self._inbox)
         return {
@@ -137,7 +134,7 @@ class DecodeLoop:
         keep = [entry for entry in self._waiting if entry[2].request.id not in ids]
         for *_, job in self._waiting:
             if job.request.id in ids:
-                self._settled.append((job.future, job.nothing))
+                self.pending.settled.append((job.future, job.nothing))
         heapq.heapify(keep)
         self._waiting = keep
 
@@ -189,8 +186,12 @@ class DecodeLoop:
 
     def _run(self) -> None:
         torch.set_num_threads(self._config.threads)
-        with torch.inference_mode():
-            self._serve()
+        try:
+            with torch.inference_mode():
+                self._serve()
+        except BaseException as error:
+            log.exception("the decoding thread failed")
+            self._lose(EngineLost(f"engine 'torch': its decoding thread failed: {error!r}"))
 
     def _serve(self) -> None:
         while self._open:
@@ -200,33 +201,37 @@ class DecodeLoop:
                 self._step()
             else:
                 self._finish_pausing()
-            self._hand_out()
+            self.pending.hand_out()
             if not self._busy():
                 self._wake.wait()
             self._accept_requests()
-        self._hand_out()
+        self.pending.hand_out()
         self._pool.clear()
 
     def _busy(self) -> bool:
         """Whether there is anything to do before the next request or command arrives."""
         if self._mode is None:
-            return bool(self._batch.size or self._waiting or self._settled)
-        return bool(self._pausing or self._settled)
+            return bool(self._batch.size or self._waiting or self.pending.settled)
+        return bool(self._pausing or self.pending.settled)
 
     def _accept_requests(self) -> None:
         self._wake.clear()
         while self._inbox:
             item = self._inbox.popleft()
-            if isinstance(item, Job):
-                self._arrivals += 1
-                item.number = self._arrivals
-                heapq.heappush(self._waiting, (item.request.priority, self._arrivals, item))
-                continue
-            command, future = item
+            future = item.future if isinstance(item, Job) else item[1]
             try:
-                self._settled.append((future, command()))
-            except Exception as error:  # noqa: BLE001 (raised where the command is awaited)
-                self._settled.append((future, error))
+                if isinstance(item, Job):
+                    self._accept(item)
+                else:
+                    self.pending.settled.append((future, item[0]()))
+            except Exception as error:  # noqa: BLE001 (raised where the future is awaited)
+                self.pending.settled.append((future, error))
+
+    def _accept(self, job: Job) -> None:
+        self._arrivals += 1
+        job.number = self._arrivals
+        self._batch.read(job)
+        heapq.heappush(self._waiting, (job.request.priority, self._arrivals, job))
 
     def _admit(self) -> None:
         """Prefill the next waiting requests, as many as one forward pass and the cache allow.
@@ -246,10 +251,14 @@ class DecodeLoop:
             return
         started = time.perf_counter()
         first = self._batch.size
-        self._batch.add(jobs)
-        if self._speculation is not None:
-            self._speculation.begin(self._batch, jobs, first)
         try:
+            self._batch.add(jobs)
+        except Exception as error:  # noqa: BLE001 (raised where the requests are awaited)
+            self.pending.settled.extend((job.future, error) for job in jobs)
+            return
+        try:
+            if self._speculation is not None:
+                self._speculation.begin(self._batch, jobs, first)
             order = {key: number for number, key in enumerate(prompts)}
             source = np.array([order[job.prompt_key] for job in jobs])
             index = self.model.tensor(source)
@@ -367,7 +376,7 @@ class DecodeLoop:
             finite = np.isfinite(logprobs[live, place])
             if not finite.all():
                 ends.append((first + live[~finite], finite[~finite]))
-                self._fail_rows(ends[-1][0])
+                self._batch.diverged(ends[-1][0], self.version)
                 live = live[finite]
             self.counters["tokens_generated"] += len(live)
             ended, stopped = self._batch.record(
@@ -380,15 +389,6 @@ class DecodeLoop:
             rows, stops = (np.concatenate(parts) for parts in zip(*ends, strict=True))
             self._end(rows, stops, "length")
 
-    def _fail_rows(self, rows: npt.NDArray[np.int64]) -> None:
-        """Rows of another adapter continue."""
-        for row in rows.tolist():
-            job = self._batch.jobs[row]
-            version = self.version if job.version < 0 else job.version
-            job.error = RunFailed(
-                f"engine 'torch': the logits of version {version} are not finite; look for NaN in the published weights"
-            )
-
     def _end(
         self,
         rows: npt.NDArray[np.int64],
@@ -400,7 +400,7 @@ class DecodeLoop:
                 self._batch.jobs[row],
                 self._batch.result(row, "stop" if stop else otherwise),
             )
-            self._settled.append((job.future, job.error or result))
+            self.pending.settled.append((job.future, job.error or result))
         self._drop(rows)
 
     def _drop(self, rows: npt.NDArray[np.int64]) -> None:
@@ -419,7 +419,7 @@ class DecodeLoop:
         """A pass failed (out of memory, non-finite logits): its requests end with the error, and the
         cache, which may hold anything now, is dropped."""
         for job in self._batch.jobs:
-            self._settled.append((job.future, error))
+            self.pending.settled.append((job.future, error))
         self._batch.remove(np.arange(self._batch.size))
         self._live.forget()
         self._pool.clear()
@@ -435,15 +435,14 @@ class DecodeLoop:
         """Whether a request, which is told so, cannot be served. ``version``: that it keeps, -1 for none."""
         problem = self.named.refusal(job.request, self.version if version < 0 else version)
         if problem is not None:
-            self._settled.append((job.future, problem))
+            self.pending.settled.append((job.future, problem))
         return problem is not None
 
     def _finish_pausing(self) -> None:
-        self._settled.extend((future, None) for future in self._pausing)
+        self.pending.settled.extend((future, None) for future in self._pausing)
         self._pausing.clear()
 
-    def _hand_out(self) -> None:
-        """Settle all futures of a step by one callback into the event loop."""
-        if self._settled and not self._events.is_closed():
-            self._events.call_soon_threadsafe(settle, self._settled)
-        self._settled = []
+    def _lose(self, error: EngineLost) -> None:
+        """The thread ends, and no call goes unanswered."""
+        self.pending.settled.extend((future, error) for future in self._pausing)
+        self.pending.lose(error)

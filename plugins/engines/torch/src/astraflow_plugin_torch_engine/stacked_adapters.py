@@ -25,6 +25,12 @@ Factors = dict[str, tuple[torch.Tensor, torch.Tensor]]
 """Of each module: ``A`` ``[rank, in]`` and ``B`` ``[out, rank]``, with the scale in ``B``."""
 
 
+_Part = tuple[int, int, torch.Tensor | None]
+"""The first rank, the one after the last, and which of them are of another adapter than that of a row."""
+_Layout = tuple[tuple[int, int, int], ...]
+"""Numbers of adapters that lie side by side, each with its first rank and the one after its last."""
+
+
 @dataclass(frozen=True)
 class PreparedAdapter:
     """An adapter that fits, on the model's device."""
@@ -38,8 +44,8 @@ class PreparedAdapter:
 class StackedAdapters:
     """Adds ``B A x`` to what the modules compute, each row with the factors of its adapter (Hu et al. 2021, arXiv:2106.09685).
 
-    The factors of those in use lie side by side, so that a module needs two products for all of them: ``A x`` of every adapter,
-    of which a row keeps its own part, and ``B`` of that. Only those between the first and the last that a pass uses are
+    The factors of those in use that change a module lie side by side, so that it needs two products for all of them: ``A x`` of
+    every adapter, of which a row keeps its own part, and ``B`` of that. Only those between the first and the last that a pass uses are
     multiplied, without a mask if that is one. Adapters are known by numbers, which are never used twice: a name stands for
     another number when its adapter is replaced, and rows keep theirs. ``running`` returns the numbers of all rows; ``newest`` is
     the number and the version of requests that name none, -1 if that is the version of the weights.
@@ -56,11 +62,16 @@ class StackedAdapters:
         self.newest = NONE, -1
         self._names: dict[str, int] = {}
         self._loaded: dict[int, PreparedAdapter] = {}
-        self._places: dict[int, tuple[int, int]] = {}
+        self._laid: frozenset[int] = frozenset()
         self._last = NONE
-        self._stacks: Factors = {}
+        self._stacks: dict[str, tuple[_Layout, torch.Tensor, torch.Tensor]] = {}
+        """Of each module: the adapters that change it, and their factors."""
         self._hooks: dict[str, Any] = {}
-        self._part: tuple[int, int, torch.Tensor | None] | None = None
+        self._rows: list[int] = []
+        """The adapters of the rows of a pass that has any, which are tokens if it is ``packed``."""
+        self._packed = False
+        self._parts: dict[_Layout, _Part | None] = {}
+        """What such a pass multiplies of factors that lie so."""
 
     @property
     def known(self) -> bool:
@@ -153,67 +164,72 @@ class StackedAdapters:
     def using(self, numbers: npt.NDArray[np.int64], packed: bool = False) -> Iterator[None]:
         """Forward passes meanwhile have rows with the adapters ``numbers``; ``packed``: one row, whose tokens have them."""
         if self._loaded and numbers.any():
-            self._part = self._part_of(numbers, packed)
+            used = set(numbers.tolist()) - {NONE}
+            if not used <= self._laid:
+                self._lay(sorted((used | set(self._running().tolist())) - {NONE}))
+            self._rows, self._packed = numbers.tolist(), packed
         try:
             yield
         finally:
-            self._part = None
+            self._rows, self._parts = [], {}
 
-    def _part_of(
-        self, numbers: npt.NDArray[np.int64], packed: bool
-    ) -> tuple[int, int, torch.Tensor | None]:
-        used = np.unique(numbers[numbers != NONE]).tolist()
-        if not all(number in self._places for number in used):
-            running = np.unique(self._running()).tolist()
-            self._lay(sorted({*used, *running} - {NONE}))
-        start = min(self._places[number][0] for number in used)
-        end = max(self._places[number][1] for number in used)
-        if len(used) == 1 and numbers.all():
+    def _part_of(self, layout: _Layout) -> _Part | None:
+        """``None`` if no row has one of these adapters."""
+        if layout not in self._parts:
+            self._parts[layout] = self._find_part(layout)
+        return self._parts[layout]
+
+    def _find_part(self, layout: _Layout) -> _Part | None:
+        rows = set(self._rows)
+        places = {number: (start, end) for number, start, end in layout if number in rows}
+        if not places:
+            return None
+        start = min(place[0] for place in places.values())
+        end = max(place[1] for place in places.values())
+        if len(rows) == 1:
             return start, end, None
-        places = [self._places.get(number, (0, 0)) for number in numbers.tolist()]
-        own = torch.tensor(places, device=self._device)
+        own = torch.tensor(
+            [places.get(number, (0, 0)) for number in self._rows], device=self._device
+        )
         column = torch.arange(start, end, device=self._device)
         foreign = (column < own[:, :1]) | (column >= own[:, 1:])
-        return start, end, foreign[None] if packed else foreign[:, None]
+        return start, end, foreign[None] if self._packed else foreign[:, None]
 
     def _lay(self, numbers: list[int]) -> None:
-        """Lay the factors of these adapters side by side."""
-        place, self._places = 0, {}
+        """Lay the factors of these adapters side by side, for each module of those that change it."""
+        self._laid = frozenset(numbers)
+        users: dict[str, list[int]] = {}
         for number in numbers:
-            self._places[number] = place, place + self._loaded[number].rank
-            place += self._loaded[number].rank
-        laid = [self._loaded[number] for number in numbers]
-        names = dict.fromkeys(name for adapter in laid for name in adapter.factors)
-        self._stacks = {name: self._beside(name, laid) for name in names}
-        for name in self._hooks.keys() - names.keys():
+            for name in self._loaded[number].factors:
+                users.setdefault(name, []).append(number)
+        self._stacks = {
+            name: (self._layout(each), *self._beside(name, each)) for name, each in users.items()
+        }
+        for name in self._hooks.keys() - users.keys():
             self._hooks.pop(name).remove()
-        modules = dict(self._model.named_modules()) if names.keys() - self._hooks.keys() else {}
-        for name in names.keys() - self._hooks.keys():
+        modules = dict(self._model.named_modules()) if users.keys() - self._hooks.keys() else {}
+        for name in users.keys() - self._hooks.keys():
             self._hooks[name] = modules[name].register_forward_hook(self._adapted(name))
 
-    def _beside(
-        self, name: str, adapters: list[PreparedAdapter]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        like = next(adapter.factors[name] for adapter in adapters if name in adapter.factors)
-        pairs = [
-            adapter.factors.get(name)
-            or tuple(
-                factor.new_zeros(shape)
-                for factor, shape in zip(
-                    like,
-                    ((adapter.rank, like[0].shape[1]), (like[1].shape[0], adapter.rank)),
-                    strict=True,
-                )
-            )
-            for adapter in adapters
-        ]
+    def _layout(self, numbers: list[int]) -> _Layout:
+        ends = np.cumsum([self._loaded[number].rank for number in numbers]).tolist()
+        return tuple(zip(numbers, [0, *ends[:-1]], ends, strict=True))
+
+    def _beside(self, name: str, numbers: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        pairs = [self._loaded[number].factors[name] for number in numbers]
+        if len(pairs) == 1:
+            return pairs[0]
         return torch.cat([pair[0] for pair in pairs]), torch.cat([pair[1] for pair in pairs], 1)
 
     def _adapted(self, name: str) -> Any:
         def hook(module: Any, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> Any:
-            if self._part is None:
+            if not self._rows:
                 return None
-            (start, end, foreign), (a, b) = self._part, self._stacks[name]
+            layout, a, b = self._stacks[name]
+            part = self._part_of(layout)
+            if part is None:
+                return None
+            start, end, foreign = part
             inner = functional.linear(given[0], a[start:end])
             if foreign is not None:
                 if inner.dim() != foreign.dim():
