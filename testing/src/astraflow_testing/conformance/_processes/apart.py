@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -46,6 +47,8 @@ def apart(work: Callable[[], Iterator[Any]], deadline_s: float) -> Iterator[Any]
 def _work(work: Callable[[], Iterator[Any]], writing: int) -> NoReturn:
     """The life of the child; it never returns into the test."""
     status = 1
+    # What is garbage of the parent may belong to threads that are not here.
+    gc.freeze()
     try:
         with os.fdopen(writing, "wb", buffering=0) as pipe:
             for item in work():
