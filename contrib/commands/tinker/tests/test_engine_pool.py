@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from tinker_cases import in_loop
 
-from astraflow_contrib_tinker.work import slots
+from astraflow_contrib_tinker.work import sampling, slots
 from astraflow_contrib_tinker.work.sampling import EnginePool, SampleWish, WeightsSnapshot
-from astraflow_core.errors import Refused, UserError
+from astraflow_core.errors import EngineLost, Refused, UserError
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
 
 WISH = SampleWish(np.array([1], np.int32), 1, Sampling(1), (), False)
@@ -28,7 +28,7 @@ class CountingEngine:
     def __init__(self) -> None:
         self.version, self.at_once, self.most = 0, 0, 0
         self.loads: list[int] = []
-        self.closed = False
+        self.closed, self.lost = False, False
         self.adapters: dict[str, int] = {}
         self.running: Counter[str] = Counter()
 
@@ -42,6 +42,8 @@ class CountingEngine:
         self.closed = True
 
     async def load_weights(self, source: WeightSource) -> None:
+        if self.lost:
+            raise EngineLost("its thread has failed")
         assert not self.at_once and not self.closed, "somebody samples, or it was closed"
         await asyncio.sleep(0)
         self.version = source.version
@@ -57,6 +59,8 @@ class CountingEngine:
         return self.adapters[name] if name else self.version
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
+        if self.lost:
+            raise EngineLost("its thread has failed")
         assert not self.closed
         self.at_once += 1
         self.running[request.adapter] += 1
@@ -200,5 +204,72 @@ def test_an_engine_that_does_not_start_again_is_replaced(
         base.folder = there
         told = [await version_of(pool, each) for each in (versions[0], versions[1])]
         assert told == [1, 2] and await version_of(pool, WeightsSnapshot(0, there)) == 0
+
+    in_loop(scenario())
+
+
+@pytest.mark.parametrize("waited", [0, 1])
+def test_another_engine_begins_in_the_place_of_one_that_is_lost(
+    waited: int, pool: EnginePool, engines: list[CountingEngine], versions: list[WeightsSnapshot]
+) -> None:
+    """Lost while it samples, or while it loads another version, which is then the only one of two that is not in use."""
+
+    async def scenario() -> None:
+        for snapshot in versions[:2]:
+            assert await version_of(pool, snapshot) == snapshot.version
+        engines[0].lost = True
+        asked = [versions[2 * waited]] * 3 + [versions[1]]
+        told = await asyncio.gather(
+            *(version_of(pool, each) for each in asked), return_exceptions=True
+        )
+        assert [type(each) for each in told[:3]] == [EngineLost] * 3 and told[3] == 2
+        assert [engine.closed for engine in engines] == [True, False]
+        for snapshot in versions:
+            assert await version_of(pool, snapshot) == snapshot.version
+        assert len(engines) == 3
+
+    in_loop(scenario())
+
+
+def test_what_one_sample_cannot_be_is_told_as_it_is(
+    pool: EnginePool, engines: list[CountingEngine], versions: list[WeightsSnapshot]
+) -> None:
+    async def scenario() -> None:
+        assert await version_of(pool, versions[0]) == 1
+
+        async def refused(request: GenerateRequest) -> GenerateResult:
+            raise ValueError(f"request {request.id!r}: top_k is odd")
+
+        engines[0].generate = refused  # type: ignore[method-assign]
+        with pytest.raises(ValueError, match="top_k is odd"):
+            await version_of(pool, versions[0])
+
+    in_loop(scenario())
+
+
+def test_the_pool_ends_without_an_engine_that_does_not(
+    pool: EnginePool,
+    engines: list[CountingEngine],
+    versions: list[WeightsSnapshot],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that neither ends its sample nor itself."""
+    monkeypatch.setattr(sampling, "CLOSE_S", 0.01)
+
+    async def scenario() -> None:
+        for snapshot in versions[:2]:
+            assert await version_of(pool, snapshot) == snapshot.version
+        begun = asyncio.Event()
+
+        async def never(*given: Any) -> Any:
+            begun.set()
+            await asyncio.Event().wait()
+
+        engines[0].generate = engines[0].close = never  # type: ignore[method-assign,assignment]
+        sample = asyncio.create_task(version_of(pool, versions[0]))
+        await begun.wait()
+        sample.cancel()
+        await pool.close()
+        assert sample.cancelled() and engines[1].closed
 
     in_loop(scenario())

@@ -160,6 +160,12 @@ def test_a_model_that_cannot_be_made(client: TestClient, change: dict[str, Any],
         ({"seed": 1}, "seed: engines of this server have none"),
         ({"stop": ["a"] * 17}, "at most 16"),
         ({"stop": ""}, "none of them empty"),
+        (
+            {"stop": [3, 1 << 40]},
+            f"stop: the token id {1 << 40} is outside the vocabulary, 0 to 26",
+        ),
+        ({"stop": [27]}, "stop: the token id 27 is outside the vocabulary, 0 to 26"),
+        ({"stop": [-1]}, "stop: the token id -1 is outside"),
     ],
 )
 def test_sampling_that_is_not_possible(

@@ -72,13 +72,15 @@ def sampling_routes(service: Service) -> APIRouter:
         body = await request.body()
         asked = parsed(body, _Sample)
         sampler = service.sampler(asked.sampling_session_id)
-        promise, ids = service.sample(sampler, asked.seq_id, body, _wish(asked))
+        promise, ids = service.sample(
+            sampler, asked.seq_id, body, _wish(asked, service.base.config.vocabulary)
+        )
         return later(promise, sample_sequence_ids=ids)
 
     return routes
 
 
-def _wish(asked: _Sample) -> SampleWish:
+def _wish(asked: _Sample, vocabulary: int) -> SampleWish:
     given = asked.sampling_params
     unknown = [name for name in _TOP_K if getattr(asked, name)]
     if asked.target_prompt_logprobs is not None:
@@ -91,7 +93,7 @@ def _wish(asked: _Sample) -> SampleWish:
         raise Refused(400, f"record_stability_info: {NO_STABILITY_INFO}")
     if unknown:
         raise Refused(400, f"{unknown[0]}: engines of this server have none; leave it out")
-    texts, ids = _stops(given.stop)
+    texts, ids = _stops(given.stop, vocabulary)
     sampling = Sampling(
         max_tokens=given.max_tokens or 0,
         temperature=given.temperature,
@@ -104,10 +106,18 @@ def _wish(asked: _Sample) -> SampleWish:
     return SampleWish(prompt, asked.num_samples, sampling, texts, bool(asked.prompt_logprobs))
 
 
-def _stops(stop: str | list[str] | list[int] | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def _stops(
+    stop: str | list[str] | list[int] | None, vocabulary: int
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Texts and tokens that end a sequence."""
     given = [stop] if isinstance(stop, str) else stop or []
     if len(given) > MOST_STOPS or "" in given:
         raise Refused(400, f"stop: expected at most {MOST_STOPS} stops, none of them empty")
     texts = tuple(each for each in given if isinstance(each, str))
-    return texts, tuple(each for each in given if isinstance(each, int))
+    ids = tuple(each for each in given if isinstance(each, int))
+    for token in ids:
+        if not 0 <= token < vocabulary:
+            raise Refused(
+                400, f"stop: the token id {token} is outside the vocabulary, 0 to {vocabulary - 1}"
+            )
+    return texts, ids

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +20,14 @@ from astraflow_contrib_tinker.work.access import FairTurns
 from astraflow_contrib_tinker.work.base import BaseModel
 from astraflow_contrib_tinker.work.exported import ADAPTER
 from astraflow_contrib_tinker.work.slots import VersionSlot, VersionSlots
-from astraflow_core.errors import AstraFlowError, Refused
+from astraflow_core.errors import EngineLost, Refused
 from astraflow_core.protocols.engine import Engine, ServesAdapters
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
+from astraflow_serving.tokens import MOST_STOP_TOKENS
 
+CLOSE_S = 5.0
+"""For an engine to end; the server ends without one that does not."""
+log = logging.getLogger(__name__)
 MOST_AT_ONCE = 256
 """Requests that engines work on or that wait for one; others wait for their key's turn."""
 
@@ -78,7 +83,7 @@ class EnginePool:
         self._tokenizer = base.tokenizer()
 
     async def sample(self, snapshot: WeightsSnapshot, wish: SampleWish) -> SampleResult:
-        """Sample from a version."""
+        """Sample from a version. An engine that is lost is given up, and the next request begins another one."""
         async with self._turns.turn(), self._engine(snapshot) as (engine, adapter):
             sampling = self._sampling(wish, engine)
             try:
@@ -91,15 +96,13 @@ class EnginePool:
                     if wish.prompt_logprobs:
                         scores = np.array(await _score(engine, adapter, wish.prompt), np.float32)
                         scores[0] = np.nan
-            except* AstraFlowError as several:
+            except ExceptionGroup as several:
                 raise several.exceptions[0] from None
         return SampleResult([task.result() for task in tasks], scores)
 
     async def close(self) -> None:
-        """End all engines."""
-        for loaded in await self._engines.close():
-            await loaded.adapters.close()
-            await loaded.engine.close()
+        """End all engines, or those that end within ``CLOSE_S``."""
+        await asyncio.gather(*map(_end, await self._engines.close()))
 
     def _sampling(self, wish: SampleWish, engine: Engine) -> Sampling:
         """What the engine is asked for; :class:`Refused` if it cannot be."""
@@ -146,6 +149,8 @@ class EnginePool:
             ids = self._tokenizer.encode(stop, add_special_tokens=False).ids
         except Exception as error:  # the tokenizers package has no error class of its own
             raise Refused(400, f"stop {stop[:80]!r}: the tokenizer refuses it: {error}") from error
+        if len(ids) > MOST_STOP_TOKENS:
+            return ()
         return tuple(ids) if self._text(np.array(ids, np.int32)) == stop else ()
 
     def _text(self, tokens: npt.NDArray[np.int32]) -> str:
@@ -164,12 +169,23 @@ class EnginePool:
                 "it was saved with, and save it again",
             )
         whole = WeightsSnapshot(0, self._base.folder) if adapted else snapshot
-        async with self._engines.using(whole.version, whole) as loaded:
+        using = self._engines.using(whole.version, whole)
+        async with using as loaded, self._unless_lost(loaded):
             if not adapted:
                 yield loaded.engine, ""
                 return
             async with loaded.adapters.using(snapshot.version, snapshot) as name:
                 yield loaded.engine, name
+
+    @contextlib.asynccontextmanager
+    async def _unless_lost(self, loaded: _Loaded) -> AsyncIterator[None]:
+        """Give an engine up that is lost within the ``with`` block: another one begins in its place."""
+        try:
+            yield
+        except EngineLost:
+            if self._engines.give_up(loaded):
+                await _end(loaded)
+            raise
 
     async def _begin(self) -> VersionSlot[_Loaded]:
         engine = self._base.build_engine()
@@ -188,11 +204,12 @@ class EnginePool:
             return
         digest = await asyncio.to_thread(_digest, snapshot.whole)
         source = WeightSource("tinker", snapshot.version, snapshot.whole, digest, 0, 0.0)
-        await loaded.engine.pause("wait")
-        try:
-            await loaded.engine.load_weights(source)
-        finally:
-            await loaded.engine.resume()
+        async with self._unless_lost(loaded):
+            await loaded.engine.pause("wait")
+            try:
+                await loaded.engine.load_weights(source)
+            finally:
+                await loaded.engine.resume()
 
     def _adapters_of(self, engine: Engine) -> VersionSlots[str, WeightsSnapshot]:
         names, serving = itertools.count(1), cast(ServesAdapters, engine)
@@ -208,6 +225,15 @@ class EnginePool:
             await serving.load_adapter(slot.value, source)
 
         return VersionSlots(min(self._adapters, self._base.most_adapters), begin, load)
+
+
+async def _end(loaded: _Loaded) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await loaded.adapters.close()
+            await loaded.engine.close()
+    except TimeoutError:
+        log.warning("an engine did not end within %.0f s; it is left as it is", CLOSE_S)
 
 
 async def _score(

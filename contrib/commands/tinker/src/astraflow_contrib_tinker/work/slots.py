@@ -78,6 +78,12 @@ class VersionSlots(Generic[T, W]):
         """What it had is gone; another one can be made."""
         self._slots.remove(slot)
 
+    def give_up(self, value: T) -> bool:
+        """Have no slot with this value any more; whether there was one. Those that use it go on."""
+        left = [slot for slot in self._slots if slot.value is not value]
+        found, self._slots = len(left) < len(self._slots), left
+        return found
+
     def _at_hand(self, version: int) -> VersionSlot[T] | None:
         """A slot that has the version, now used; ``None`` also if others have waited for one for too long."""
         oldest = min((each.since for each in self._coming.values()), default=math.inf)
@@ -126,12 +132,14 @@ class VersionSlots(Generic[T, W]):
         for slot in self._slots:
             if slot.version == version:
                 return slot
+        async with self._changed:
+            await self._changed.wait_for(
+                lambda: len(self._slots) < self._size or any(not each.users for each in self._slots)
+            )
         if len(self._slots) < self._size:
             slot = await self._begin()
             self._slots.append(slot)
         else:
-            async with self._changed:
-                await self._changed.wait_for(lambda: any(not each.users for each in self._slots))
             slot = min((each for each in self._slots if not each.users), key=lambda each: each.used)
         if slot.version != version:
             slot.loading = True
