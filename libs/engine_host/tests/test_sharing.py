@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq.asyncio
+from safetensors.numpy import load_file, save
 
 from astraflow_core.errors import EngineLost, UserError, WeightsError, WrongVersion
 from astraflow_core.types import (
@@ -22,17 +23,22 @@ from astraflow_core.types import (
     WeightSource,
 )
 from astraflow_engine_host import protocol
-from astraflow_engine_host.sharing import attached, main, shared
+from astraflow_engine_host.sharing import adapter_file, attached, main, seats, shared
 from astraflow_engine_host.sharing.attached import AttachedEngine, attachment_of
 from astraflow_engine_host.sharing.main import SharedEngineSpec
-from astraflow_engine_host.sharing.messages import Attachment, encode, run_of, run_token
+from astraflow_engine_host.sharing.messages import Attachment, LoadAdapter, encode
+from astraflow_engine_host.sharing.seats import LiveTokens, line_of, user_of
 from astraflow_wire.host.sockets import socket_folder
+from astraflow_wire.model_files.model_digest import digest_of_model
 
-SECRET = "secret-of-this-engine"
+
+def adapter(value: int, rank: int = 1, dtype: Any = np.float32, name: str = "lora_A") -> bytes:
+    shape = (rank, 2) if name == "lora_A" else (2, rank)
+    return save({f"base_model.model.q.{name}.weight": np.full(shape, value, dtype)})
 
 
 class ScriptedEngine:
-    """Samples one token, the first byte of the adapter; requests end when ``go`` is set."""
+    """Samples one token, the first number of the adapter; requests end when ``go`` is set."""
 
     logprob_semantics = LogprobSemantics(temperature=True, truncation=False)
     context_length = 64
@@ -50,7 +56,8 @@ class ScriptedEngine:
         elif source.base != "base":
             raise WeightsError(f"{source.base} is not the base")
         else:
-            self.adapters[name] = source.path.read_bytes()[0], source.version
+            factor = next(iter(load_file(source.path).values()))
+            self.adapters[name] = int(factor.flat[0]), source.version
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         token, version = self.adapters[request.adapter]
@@ -82,27 +89,36 @@ class Shared:
 
     def __init__(self, folder: Path, places: int) -> None:
         self.folder, self.engine = folder, ScriptedEngine()
-        self._context = zmq.asyncio.Context()
         self.spec = SharedEngineSpec(
-            use="scripted", options={}, model="", address=f"ipc://{folder}/socket", folder=str(folder), secret=SECRET,
-            places=places, parent=0,
+            use="scripted", options={}, model="", address=f"ipc://{folder}/socket", folder=str(folder), places=places, parent=0,
         )  # fmt: skip
+        self.tokens: dict[str, str] = {}
         self._engines: list[AttachedEngine] = []
         self._serving: asyncio.Task[int] | None = None
 
     def serve(self) -> None:
-        self._socket = main._listening(self._context, self.spec.address)
         engine: Any = self.engine
-        self._serving = asyncio.create_task(main._serve(self.spec, engine, self._socket))
+        self._lines = asyncio.StreamReader()
+        self.tell()
+        self._serving = asyncio.create_task(
+            main._serve(self.spec, engine, self._lines, lambda: None)
+        )
+
+    def tell(self) -> None:
+        self._lines.feed_data(line_of(self.tokens))
 
     async def end(self) -> None:
         assert self._serving is not None
         self._serving.cancel()
         await asyncio.gather(self._serving, return_exceptions=True)
-        self._socket.close()
 
     def attachment(self, run: str, token: str = "") -> Attachment:
-        return Attachment(self.spec.address, token or run_token(SECRET, run))
+        """With a new token."""
+        if not token:
+            token = f"token-{len(self.tokens)}"
+            self.tokens[token] = run
+            self.tell()
+        return Attachment(self.spec.address, token)
 
     async def attach(self, run: str, token: str = "") -> AttachedEngine:
         engine = AttachedEngine(self.attachment(run, token))
@@ -112,8 +128,9 @@ class Shared:
 
     async def load(self, engine: AttachedEngine, token: int, version: int, **keys: Any) -> None:
         file = self.folder / "published"
-        file.write_bytes(bytes([token]) * 9)
-        source = WeightSource("p", version, file, "d", 9, 0.0, "adapter", "base")
+        file.write_bytes(adapter(token))
+        digest, size = digest_of_model([file]), file.stat().st_size
+        source = WeightSource("p", version, file, digest, size, 0.0, "adapter", "base")
         await engine.load_weights(replace(source, **keys))
         file.unlink()
 
@@ -123,7 +140,6 @@ class Shared:
             await engine.close()
         await asyncio.sleep(0)
         await self.end()
-        self._context.destroy()
 
 
 @asynccontextmanager
@@ -235,33 +251,160 @@ def test_a_tenant_that_floods_or_asks_for_priority_takes_turns(
     played(scenario)
 
 
-def test_nobody_attaches_without_the_token_of_a_run_or_beyond_what_is_served() -> None:
+def test_nobody_attaches_without_a_token_and_an_engine_of_a_raas_attaches_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scenario() -> None:
         async with sharing() as here:
-            for wrong in (
-                "x", "ada/r:", run_token("another", "ada/r"), run_token(SECRET, "ada/r")[:-1],
-                run_token(SECRET, "ada/r").replace("ada", "bob"), f":{run_token(SECRET, '')}", run_token(SECRET, ""),
-            ):  # fmt: skip
+            ada = await here.attach("ada/r")
+            for wrong in ("x", "token-", "token-1", "ada/r"):
                 with pytest.raises(UserError, match="token"):
                     await here.attach("", wrong)
-            for _ in range(ScriptedEngine.most_adapters):
-                await here.attach("ada/r")
-            with pytest.raises(UserError, match="as many as it can"):
-                await here.attach("bob/r")
+            with pytest.raises(UserError, match="again within"):
+                await here.attach("", "token-0")
+            await ada.health()
+            monkeypatch.setattr(seats, "EVERY_S", 0.0)
+            again = await here.attach("", "token-0")
+            with pytest.raises(EngineLost, match="another process"):
+                while True:
+                    await ada.health()
+            assert (await again.health())["version"] == -1
 
     played(scenario)
 
 
-def test_who_is_not_attached_is_refused_and_a_malformed_message_ends_an_attachment() -> None:
+def test_a_token_ends_with_its_raas_and_so_do_its_requests_and_its_adapter() -> None:
     async def scenario() -> None:
         async with sharing() as here:
+            ada, bob = await here.attach("ada/r"), await here.attach("bob/r")
+            for engine in (ada, bob):
+                await here.load(engine, 7, 1)
+            asked = [asyncio.create_task(e.generate(request("1"))) for e in (ada, bob)]
+            await until(lambda: len(here.engine.began) == 2)
+            del here.tokens["token-1"]
+            here.tell()
+            with pytest.raises(EngineLost, match="has ended"):
+                await asked[1]
+            await until(lambda: len(here.engine.adapters) == 1)
+            assert here.engine.aborted == ["2/1"] and not asked[0].done()
+            with pytest.raises(UserError, match="ended"):
+                await here.attach("", "token-1")
+            here.engine.go.set()
+            assert (await asked[0]).tokens.tolist() == [7]
+
+    played(scenario)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (adapter(7, adapter_file.MOST_RANK + 1), "has rank 513"),
+        (adapter(7, 513, name="lora_B"), "has rank 513"),
+        (adapter(7, 0), "has rank 0"),
+        (adapter(7, dtype=np.int8), "has dtype I8"),
+        (adapter(7, dtype=np.float64), "has dtype F64"),
+        (adapter(7, name="other"), "no factor"),
+        (b"\xff" * 64, "header"),
+        (adapter(7, 512), "was announced"),
+    ],
+)
+def test_what_is_no_adapter_of_a_usual_size_is_refused_by_its_header(
+    tmp_path: Path, data: bytes, problem: str
+) -> None:
+    file = tmp_path / "adapter"
+    file.write_bytes(data)
+    with pytest.raises(WeightsError, match=problem):
+        adapter_file.check_adapter(file, 3, "another")
+
+
+def test_an_adapter_with_another_digest_leaves_the_one_before() -> None:
+    async def scenario() -> None:
+        async with sharing() as here:
+            ada = await here.attach("ada/r")
+            await here.load(ada, 7, 1)
+            with pytest.raises(WeightsError, match="was announced"):
+                await here.load(ada, 8, 2, digest="x")
+            assert here.engine.adapters == {"1": (7, 1)}
+            assert len([*here.folder.glob("*.safetensors")]) == 1
+
+    played(scenario)
+
+
+def test_adapters_that_are_being_loaded_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with sharing() as here:
+            ada, bob = await here.attach("ada/r"), await here.attach("bob/r")
+            go = asyncio.Event()
+            load = here.engine.load_adapter
+
+            async def held(name: str, source: WeightSource | None) -> None:
+                await go.wait()
+                await load(name, source)
+
+            monkeypatch.setattr(here.engine, "load_adapter", held)
+            monkeypatch.setattr(shared, "MOST_LOADING", 1.5 * len(adapter(7)))
+            loading = asyncio.create_task(here.load(ada, 7, 1))
+            await until(lambda: [*here.folder.glob("*.safetensors")])
+            call = ada._ask(999, encode(LoadAdapter(999, 2, "", "base"), adapter(8)))
+            with pytest.raises(WeightsError, match="another version"):
+                await call
+            with pytest.raises(WeightsError, match="try later"):
+                await bob._ask(999, encode(LoadAdapter(999, 2, "", "base"), adapter(8)))
+            go.set()
+            await loading
+            await here.load(bob, 8, 1)
+            assert sorted(here.engine.adapters) == ["1", "2"]
+
+    played(scenario)
+
+
+def test_scores_take_turns_with_requests() -> None:
+    async def scenario() -> None:
+        async with sharing(places=1) as here:
+            ada, bob = await here.attach("ada/r"), await here.attach("bob/r")
+            await here.load(ada, 7, 1)
+            await here.load(bob, 9, 1)
+            runs = asyncio.create_task(ada.generate(request("1")))
+            await until(lambda: here.engine.began)
+            scores = [
+                asyncio.create_task(engine.score(np.zeros(2, np.int32))) for engine in (ada, bob)
+            ]
+            for engine in (ada, bob):
+                while (await engine.health())["waiting"] != 1:
+                    pass
+            await ada.close()  # its score ends with its request, and the place is another's
+            assert (await scores[1]).tolist() == [9.0, 9.0]
+            with pytest.raises(RuntimeError, match="closed"):
+                await scores[0]
+            await runs
+
+    played(scenario)
+
+
+def test_who_has_no_token_sends_nothing_and_a_malformed_message_ends_an_attachment() -> None:
+    async def scenario() -> None:
+        async with sharing() as here:
+            token = here.attachment("bob/r").token
             with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as stranger:
+                stranger.setsockopt(zmq.LINGER, 0)
+                stranger.setsockopt_string(zmq.PLAIN_USERNAME, user_of(token))
+                stranger.setsockopt_string(zmq.PLAIN_PASSWORD, token)
                 stranger.connect(here.spec.address)
                 for message in (protocol.Health(3), protocol.Abort(["1"]), protocol.Score(1)):
                     await stranger.send_multipart(encode(message))
                     failed = protocol.decode_from_host((await stranger.recv_multipart())[0])
                     assert isinstance(failed, protocol.Failed) and failed.call == -1, failed
                     assert "attach first" in failed.failure.message
+                with context.socket(zmq.DEALER) as nobody:
+                    nobody.setsockopt(zmq.LINGER, 0)
+                    events = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL  # fmt: skip
+                    monitor = nobody.get_monitor_socket(events)
+                    nobody.connect(here.spec.address)
+                    nobody.send_multipart(encode(protocol.Health(3)))
+                    await monitor.recv_multipart()
+                    assert not await nobody.poll(0)
+                    nobody.disable_monitor()
+                    monitor.close(0)
             ada = await here.attach("ada/r")
             await here.load(ada, 7, 1)
             ada._send([b"\xc1"])
@@ -271,6 +414,11 @@ def test_who_is_not_attached_is_refused_and_a_malformed_message_ends_an_attachme
             await until(lambda: not here.engine.adapters)
 
     played(scenario)
+
+
+def test_refusals_are_counted_in_few_lines() -> None:
+    refusals = seats.SparseLog(10.0)
+    assert [refusals.counted(now) for now in (0.0, 1.0, 9.9, 10.0, 11.0, 30.0)] == [1, 0, 0, 3, 0, 2]  # fmt: skip
 
 
 def test_a_silent_run_loses_its_place_and_a_lost_engine_is_noticed(
@@ -363,10 +511,15 @@ def test_a_request_that_waits_is_aborted_and_a_closed_engine_ends_all() -> None:
     played(scenario)
 
 
-def test_a_token_is_of_one_run_and_not_shown() -> None:
-    token = run_token(SECRET, "ada/a:b.c")
-    assert run_of(SECRET, token) == "ada/a:b.c"
-    assert token not in repr(Attachment("ipc://x", token))
+def test_a_token_is_valid_until_it_is_not_told_again_and_not_shown() -> None:
+    tokens = LiveTokens()
+    tokens.replace({"a" * 64: "ada/a:b.c"})
+    assert tokens.admit("a" * 64, 0.0) == "ada/a:b.c"
+    assert tokens.passwords == {user_of("a" * 64): "a" * 64}
+    tokens.replace({"b" * 64: "bob/r"})
+    with pytest.raises(UserError, match="ended"):
+        tokens.admit("a" * 64, 5.0)
+    assert "a" * 64 not in repr(Attachment("ipc://x", "a" * 64))
     told = '{"solver": {"address": "ipc://x", "token": "t"}}'
     name = "ASTRAFLOW_SHARED_ENGINES"
     assert attachment_of("solver", {name: told}) == Attachment("ipc://x", "t")

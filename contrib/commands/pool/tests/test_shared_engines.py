@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -32,26 +33,31 @@ def model_in(folder: Path, weights: bytes = b"weights") -> Path:
 
 
 def test_adapters_in_an_installed_engine_are_shared() -> None:
-    (found,) = shareable(config())
+    (found,) = shareable("ada/r", config())
     assert (found.policy, found.use, found.options) == ("p", "torch", {"threads": 2})
 
 
 @pytest.mark.parametrize(
-    "own",
+    ("own", "why"),
     [
-        config(trainer={"use": "torch"}),
-        config(trainer={"use": "torch", "lora_rank": 0}),
-        config(engine={"use": "my_module:Engine"}),
-        config(engine={"use": "sglang"}),
-        config(engine={"python": "env:vllm"}),
-        config(engine={"replicas": 2}),
-        config(engine={"devices": ["0"]}),
-        config() | {"run": {"colocated": True}},
-        {},
+        (config(trainer={"use": "torch"}), "no lora_rank"),
+        (config(trainer={"use": "torch", "lora_rank": 0}), "no lora_rank"),
+        (config(trainer={"use": "torch", "lora_rank": 513}), "larger than 512"),
+        (config(engine={"use": "my_module:Engine"}), "no installed component"),
+        (config(engine={"use": "sglang"}), "no installed component"),
+        (config(engine={"python": "env:vllm"}), "'python'"),
+        (config(engine={"replicas": 2}), "has replicas"),
+        (config(engine={"devices": ["0"]}), "'devices'"),
+        (config() | {"run": {"colocated": True}}, "colocated"),
+        ({}, ""),
     ],
 )  # fmt: skip
-def test_other_engines_are_the_runs_own(own: dict[str, Any]) -> None:
-    assert shareable(own) == []
+def test_other_engines_are_the_runs_own_and_the_log_says_why(
+    own: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    assert shareable("ada/r", own) == []
+    assert why in caplog.text
 
 
 def test_a_model_is_what_its_files_are(tmp_path: Path) -> None:
@@ -84,10 +90,12 @@ class Started:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.models, self.stopped, self.error = list[Path](), 0, ""
+        self.most_adapters = 64
         started = self
 
         async def start(process: SharedEngineProcess, environment: Any, deadline_s: float) -> None:
             started.models.append(Path(process._spec.model))
+            process.most_adapters = started.most_adapters
             if started.error:
                 raise RunFailed(started.error)
 
@@ -114,14 +122,14 @@ def test_runs_of_one_model_and_engine_share_a_copy_until_the_last_one_ends(
     other = model_in(tmp_path / "other", b"Weights")
 
     async def scenario() -> None:
-        engines = SharedEngines(8, {}, in_thread)
+        engines = SharedEngines(8, 2, {}, in_thread)
         told = await asyncio.gather(
             engines.attach("a", "ada/r", config(one)), engines.attach("b", "bob/r", config(two))
         )
         assert len(started.models) == 1 and one not in started.models
         (one / "model.safetensors").write_bytes(b"changed")  # what serves is a copy
         assert (started.models[0] / "model.safetensors").read_bytes() == b"weights"
-        assert told[0] != told[1] and "ada/r" in str(told[0]) and "ada/r" not in str(told[1])
+        assert told[0] != told[1] and all(told)
         await engines.attach("c", "ada/s", config(other))
         await engines.attach("d", "ada/t", config(two, engine={"threads": 3}))
         assert len(started.models) == 3
@@ -135,6 +143,36 @@ def test_runs_of_one_model_and_engine_share_a_copy_until_the_last_one_ends(
     asyncio.run(scenario())
 
 
+def test_each_slot_has_its_share_of_the_adapters_until_its_raas_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ASTRAFLOW_CACHE", str(tmp_path / "cache"))
+    Started(monkeypatch).most_adapters = 6
+    model = model_in(tmp_path / "m")
+    policy = config(model)["policies"]["p"]
+    greedy = {"policies": {f"p{n}": policy for n in range(8)}}
+
+    def given(told: dict[str, str]) -> dict[str, Any]:
+        return dict(json.loads(told["ASTRAFLOW_SHARED_ENGINES"]))
+
+    async def scenario() -> None:
+        engines = SharedEngines(8, 2, {}, in_thread)
+        first = given(await engines.attach("a", "ada/r", greedy))
+        assert sorted(first) == ["p0", "p1"] and "p7" in caplog.text
+        assert len({each["token"] for each in first.values()}) == 2
+        for user in ("b", "c"):
+            assert len(given(await engines.attach(user, "ada/s", greedy))) == 2
+        assert await engines.attach("d", "bob/r", config(model)) == {}  # an engine of its own
+        (shared,) = engines._engines.values()
+        assert {each["token"] for each in first.values()} < set(shared.process._tokens)
+        await engines.release("a")
+        assert not {each["token"] for each in first.values()} & set(shared.process._tokens)
+        assert len(given(await engines.attach("d", "bob/r", config(model)))) == 1
+        await engines.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_run_whose_engine_cannot_be_shared_has_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,7 +181,7 @@ def test_a_run_whose_engine_cannot_be_shared_has_its_own(
     started.error = "serves no adapters with these keys"
 
     async def scenario() -> None:
-        engines = SharedEngines(8, {}, in_thread)
+        engines = SharedEngines(8, 2, {}, in_thread)
         for wrong in (config(model_in(tmp_path / "m")), config("/none"), {"policies": 3}, {"policies": {"p": 1}}):  # fmt: skip
             assert await engines.attach("a", "ada/r", wrong) == {}
         await engines.close()

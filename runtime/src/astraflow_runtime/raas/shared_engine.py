@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from astraflow_core.errors import DeadlineExceeded, RunFailed
-from astraflow_engine_host.sharing.main import SharedEngineSpec
-from astraflow_engine_host.sharing.messages import SHARED_ENGINES, Attachment, run_token
+from astraflow_engine_host.sharing.main import SharedEngineSpec, Started
+from astraflow_engine_host.sharing.messages import SHARED_ENGINES, Attachment
+from astraflow_engine_host.sharing.seats import line_of
 from astraflow_wire.host.disk import replace_file
 
 _MODULE = "astraflow_engine_host.sharing.main"
@@ -31,7 +32,8 @@ class SharedEngineProcess:
     def __init__(
         self, use: str, options: Mapping[str, Any], model: Path, folder: Path, places: int
     ) -> None:
-        self._secret = secrets.token_hex(32)
+        self._tokens: dict[str, str] = {}
+        self.most_adapters = 0
         self._folder = folder
         self._address = f"ipc://{folder / _SOCKET}"
         self._spec = SharedEngineSpec(
@@ -40,7 +42,6 @@ class SharedEngineProcess:
             model=str(model),
             address=self._address,
             folder=str(folder),
-            secret=self._secret,
             places=places,
             parent=os.getpid(),
         )
@@ -57,11 +58,12 @@ class SharedEngineProcess:
         replace_file(path, msgspec.json.encode(self._spec), 0o600)
         process = self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", _MODULE, str(path)),
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=dict(environment),
             start_new_session=True,
         )
+        self._tell()
         assert process.stdout is not None
         try:
             async with asyncio.timeout(deadline_s):
@@ -72,9 +74,11 @@ class SharedEngineProcess:
         except asyncio.CancelledError:
             await asyncio.shield(self.stop())
             raise
-        if line != b"\n":
+        started = msgspec.json.decode(line, type=Started) if line else Started(failure="it ended")
+        if started.failure:
             await self.stop()
-            raise RunFailed(line.decode(errors="replace").strip() or "its process ended")
+            raise RunFailed(started.failure)
+        self.most_adapters = started.most_adapters
 
     async def ended(self) -> int:
         """Wait for its end; the exit code."""
@@ -82,8 +86,22 @@ class SharedEngineProcess:
         return await self._process.wait()
 
     def attachment(self, run: str) -> Attachment:
-        """For the RaaS of a run."""
-        return Attachment(self._address, run_token(self._secret, run))
+        """For an engine of a RaaS of ``run``, until :meth:`revoke`."""
+        token = secrets.token_hex(32)
+        self._tokens[token] = run
+        self._tell()
+        return Attachment(self._address, token)
+
+    def revoke(self, attachment: Attachment) -> None:
+        """Its RaaS has ended: its adapter and its requests are dropped, and its token is no longer valid."""
+        self._tokens.pop(attachment.token, None)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Which tokens are valid; a process that is not there is told when it starts."""
+        pipe = None if self._process is None else self._process.stdin
+        if pipe is not None and not pipe.is_closing():
+            pipe.write(line_of(self._tokens))
 
     async def stop(self) -> None:
         """End it, with all that it has started."""

@@ -20,10 +20,12 @@ from astraflow_contrib_pool.messages import (
     SeatOrder,
 )
 from astraflow_contrib_pool.raas_process import Folder, RaasProcess, environment_of_host
-from astraflow_contrib_pool.shared_engines import SharedEngines
+from astraflow_contrib_pool.shared_engines import MODELS, SharedEngines
+from astraflow_core.config.environments import cache_folder
 from astraflow_core.errors import DeadlineExceeded, Refused, RunFailed, UserError
 from astraflow_runtime.launch.local.threads import usable_cores
 from astraflow_wire.host.active_clock import active_time
+from astraflow_wire.host.private_folder import remove_orphans
 from astraflow_wire.host.sockets import remove_orphaned_sockets, socket_folder
 from astraflow_wire.http.client import SyncClient
 from astraflow_wire.http.tls import RunTls
@@ -68,7 +70,7 @@ class PoolHost:
         self._calls = ThreadPoolExecutor(1, "pool")
         self._shared: SharedEngines | None = None
         if share_engines:
-            self._shared = SharedEngines(places, environment_of_host(), self._in_thread)
+            self._shared = SharedEngines(places, slots, environment_of_host(), self._in_thread)
         self._releasing = set[asyncio.Task[None]]()
         self._joined = False
         self._said_at: float | None = None
@@ -77,6 +79,7 @@ class PoolHost:
         """Serve the pool until it says that the host is to leave, or ``stopping`` is set. Raises :class:`UserError` if the pool
         refuses the host, and :class:`RunFailed` if it does not answer for :data:`GIVE_UP_S`."""
         remove_orphaned_sockets()
+        await asyncio.to_thread(remove_orphans, cache_folder(), MODELS)
         folder: Folder = socket_folder()
         answered = active_time()
         try:

@@ -21,12 +21,17 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.environments import cache_folder
 from astraflow_core.errors import AstraFlowError, RunFailed
+from astraflow_engine_host.sharing.adapter_file import MOST_RANK
+from astraflow_engine_host.sharing.messages import Attachment
 from astraflow_runtime.raas.shared_engine import SharedEngineProcess, environment_of
 from astraflow_wire.host.private_folder import PrivateFolder
 from astraflow_wire.host.sockets import socket_folder
 
 log = logging.getLogger("astraflow.pool")
 START_S = 600.0
+MODELS = "pool-models-"
+"""Begin of the names of folders with copies of models, in the cache folder."""
+
 _COPIED = (".json", ".safetensors", ".txt", ".model", ".jinja")
 """Files of a model; a folder with its own code is not shared."""
 
@@ -51,39 +56,60 @@ class ShareableEngine:
 
 @dataclass
 class _Shared:
-    """``users``: the RaaS that have it."""
+    """``users``: the RaaS that have it, each with what it has for its policies."""
 
     process: SharedEngineProcess
     folder: Any
     model: Path
-    users: set[Hashable] = field(default_factory=set)
+    users: dict[Hashable, list[Attachment]] = field(default_factory=dict)
     life: asyncio.Task[None] | None = None
 
 
-def shareable(config: Mapping[str, Any]) -> list[ShareableEngine]:
+def shareable(run: str, config: Mapping[str, Any]) -> list[ShareableEngine]:
     """The policies of a run's resolved config whose engine could be shared: their trainer has a ``lora_rank``, and their engine is an
-    installed component that serves adapters, alone in the RaaS and in this host's own interpreter."""
-    if config.get("run", {}).get("colocated"):
-        return []
+    installed component that serves adapters, alone in the RaaS and in this host's own interpreter. The log says why others cannot be."""
     catalog, found = Catalog.discover(), []
-    for name, policy in config.get("policies", {}).items():
+    for name, policy in islice(config.get("policies", {}).items(), _MOST_OF_A_RUN):
         engine = policy.get("engine", {})
-        use = engine.get("use", "")
-        if not policy.get("trainer", {}).get("lora_rank") or ":" in use:
-            continue
-        if engine.get("python") or engine.get("devices") or engine.get("replicas", 1) != 1:
-            continue
-        if "adapters" not in catalog.flags(Kind.ENGINE, use):
+        if reason := _reason(catalog, config, policy.get("trainer", {}), engine):
+            log.info("policy %r of run %s has its own engine: %s", name, run, reason)
             continue
         options = {key: value for key, value in engine.items() if key not in _OF_CORE}
-        found.append(ShareableEngine(name, Path(policy["model"]), use, options))
-    return found[:_MOST_OF_A_RUN]
+        found.append(ShareableEngine(name, Path(policy["model"]), engine["use"], options))
+    return found
+
+
+def _reason(
+    catalog: Catalog,
+    config: Mapping[str, Any],
+    trainer: Mapping[str, Any],
+    engine: Mapping[str, Any],
+) -> str:
+    """Why an engine is not shared; empty if it could be."""
+    use, rank = engine.get("use", ""), trainer.get("lora_rank")
+    if config.get("run", {}).get("colocated"):
+        return "the run is colocated"
+    if not rank:
+        return "its trainer has no lora_rank"
+    if rank > MOST_RANK:
+        return f"lora_rank {rank} is larger than {MOST_RANK}"
+    if keys := [key for key in ("python", "devices") if engine.get(key)]:
+        return f"its engine has the key {keys[0]!r}"
+    if engine.get("replicas", 1) != 1:
+        return "its engine has replicas"
+    if ":" in use or "adapters" not in catalog.flags(Kind.ENGINE, use):
+        return f"engine {use!r} is no installed component that serves adapters"
+    return ""
 
 
 class SharedEngines:
-    """The shared engines of a host, each with ``places`` concurrent requests. ``environment`` is that of their processes."""
+    """The shared engines of a host, each with ``places`` concurrent requests, for at most ``slots`` RaaS. ``environment`` is that of their
+    processes."""
 
-    def __init__(self, places: int, environment: Mapping[str, str], in_thread: InThread) -> None:
+    def __init__(
+        self, places: int, slots: int, environment: Mapping[str, str], in_thread: InThread
+    ) -> None:
+        self._slots = slots
         self._places, self._environment, self._in_thread = places, environment, in_thread
         self._models: PrivateFolder | None = None
         self._engines: dict[str, _Shared] = {}
@@ -93,10 +119,10 @@ class SharedEngines:
         """The engines for a RaaS of ``run``; those that cannot be shared are its own. May be cancelled."""
         attachments = {}
         try:
-            for each in await self._in_thread(partial(shareable, config)):
-                shared = await self._shared(each, user)
-                if shared is not None:
-                    attachments[each.policy] = shared.process.attachment(run)
+            for each in await self._in_thread(partial(shareable, run, config)):
+                attachment = await self._attachment(each, user, run)
+                if attachment is not None:
+                    attachments[each.policy] = attachment
         except (AttributeError, TypeError, ValueError, OSError, AstraFlowError) as error:
             # A tenant may have written anything.
             log.warning("engines of run %s are not shared: %s", run, error)
@@ -105,9 +131,9 @@ class SharedEngines:
     async def release(self, user: Hashable) -> None:
         """A RaaS has ended; engines without users end."""
         for key, shared in list(self._engines.items()):
-            shared.users.discard(user)
-            if not shared.users:
-                del self._engines[key]
+            for attachment in shared.users.pop(user, []):
+                shared.process.revoke(attachment)
+            if not shared.users and self._engines.pop(key, None) is not None:
                 await self._end(shared)
 
     async def close(self) -> None:
@@ -118,19 +144,32 @@ class SharedEngines:
         if self._models is not None:
             self._models.close()
 
-    async def _shared(self, wanted: ShareableEngine, user: Hashable) -> _Shared | None:
+    async def _attachment(
+        self, wanted: ShareableEngine, user: Hashable, run: str
+    ) -> Attachment | None:
+        """For one policy; the slots of a pool are shared fairly, and each has as many adapters. A RaaS that starts while the one before
+        it is not reported yet has room too."""
         digest = await self._in_thread(partial(digest_of_folder, wanted.model, room()))
         key = json.dumps([digest, wanted.use, wanted.options], sort_keys=True, default=str)
         async with self._starting.setdefault(key, asyncio.Lock()):
             shared = self._engines.get(key) or await self._start(wanted, key, digest)
-            if shared is not None:
-                shared.users.add(user)
-            return shared
+            if shared is None:
+                return None
+            most, held = shared.process.most_adapters, shared.users.get(user, [])
+            full = sum(map(len, shared.users.values())) >= most
+            if full or len(held) >= max(1, most // (self._slots + 1)):
+                what = (wanted.policy, run, most, self._slots)
+                log.warning("policy %r of run %s has its own engine: a shared one serves %d adapters, for %d slots", *what)  # fmt: skip
+                return None
+            attachment = shared.process.attachment(run)
+            shared.users[user] = [*held, attachment]
+            log.info("policy %r of run %s has a shared engine (pid %d)", wanted.policy, run, shared.process.pid)  # fmt: skip
+            return attachment
 
     async def _start(self, wanted: ShareableEngine, key: str, digest: str) -> _Shared | None:
         """With a copy of the model, since a run may change its own."""
         if self._models is None:
-            self._models = PrivateFolder(cache_folder(), "pool-models-")
+            self._models = PrivateFolder(cache_folder(), MODELS)
         folder = socket_folder()
         model = self._models.path / folder.path.name
         process = SharedEngineProcess(wanted.use, wanted.options, model, folder.path, self._places)

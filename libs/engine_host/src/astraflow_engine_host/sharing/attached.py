@@ -18,7 +18,14 @@ import numpy.typing as npt
 import zmq
 import zmq.asyncio
 
-from astraflow_core.errors import EngineLost, RunFailed, UserError, WeightsError, WireError
+from astraflow_core.errors import (
+    DeadlineExceeded,
+    EngineLost,
+    RunFailed,
+    UserError,
+    WeightsError,
+    WireError,
+)
 from astraflow_core.protocols.engine import PauseMode
 from astraflow_core.types import (
     GenerateRequest,
@@ -37,9 +44,13 @@ from astraflow_engine_host.sharing.messages import (
     Attachment,
     ended_early,
 )
+from astraflow_engine_host.sharing.seats import user_of
 
 log = logging.getLogger("astraflow.engine_host")
 BEAT_S = 2.0
+GREETING_S = 600.0
+"""A shared engine that was restarted loads its model again."""
+
 SILENT_S = 60.0
 """A shared engine that answers nothing for so long is lost."""
 
@@ -76,9 +87,28 @@ class AttachedEngine:
         for option in (zmq.SNDHWM, zmq.RCVHWM):
             socket.setsockopt(option, 0)
         socket.setsockopt(zmq.LINGER, 500)
+        token = self._attachment.token
+        socket.setsockopt_string(zmq.PLAIN_USERNAME, user_of(token))
+        socket.setsockopt_string(zmq.PLAIN_PASSWORD, token)
+        monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
         socket.connect(self._attachment.address)
-        await socket.send_multipart(messages.encode(messages.Attach(self._attachment.token)))
-        header, *_ = await socket.recv_multipart()
+        socket.send_multipart(messages.encode(messages.Attach(token)))
+        greeting = asyncio.ensure_future(socket.recv_multipart())
+        refused = asyncio.ensure_future(monitor.recv_multipart())
+        try:
+            await asyncio.wait(
+                {greeting, refused}, timeout=GREETING_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if refused.done():
+                raise UserError("the token is not one of this shared engine, or its RaaS has ended")
+            if not greeting.done():
+                raise DeadlineExceeded("a shared engine", "its greeting", GREETING_S)
+            header, *_ = greeting.result()
+        finally:
+            greeting.cancel()
+            refused.cancel()
+            socket.disable_monitor()
+            monitor.close(0)
         match protocol.decode_from_host(header):
             case protocol.Ready() as ready:
                 self._ready = ready

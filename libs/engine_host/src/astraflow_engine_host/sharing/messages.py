@@ -1,11 +1,10 @@
 """What an attached engine and a shared one say to each other, in the frames of :mod:`astraflow_engine_host.protocol`.
 
-An attachment is of the run that its token names, and sees its own requests and its own adapter only: no message names another's.
+An attachment is of the run of its token, and sees its own requests and its own adapter only: no message names another's.
 """
 
 from __future__ import annotations
 
-import hmac
 from typing import Annotated
 
 import msgspec
@@ -27,7 +26,7 @@ UNKNOWN_CALL = -1
 
 
 class Attachment(msgspec.Struct, frozen=True):
-    """Where a shared engine listens, and the token of a run for it."""
+    """Where a shared engine listens, and the token of an engine of a RaaS for it."""
 
     address: str
     token: str
@@ -77,18 +76,6 @@ def decode_to_shared(header: bytes) -> ToShared:
 def encode(message: HostMessage, *buffers: bytes) -> Frames:
     """A message with buffers that are bytes already."""
     return [msgspec.msgpack.encode(message), *buffers]
-
-
-def run_token(secret: str, run: str) -> str:
-    """The token of ``run`` for the shared engine that has ``secret`` (HMAC-SHA256, RFC 2104)."""
-    return f"{run}:{hmac.digest(secret.encode(), run.encode(), 'sha256').hex()}"
-
-
-def run_of(secret: str, token: str) -> str | None:
-    """The run that a token is of; ``None`` if it is of none."""
-    run, _, _ = token.rpartition(":")
-    right = run_token(secret, run).encode()
-    return run if run and hmac.compare_digest(token.encode(), right) else None
 
 
 def ended_early(request: str) -> GenerateResult:

@@ -10,12 +10,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from astraflow_core.errors import EngineLost, UserError, WeightsError, WireError, WrongVersion
 from astraflow_core.protocols.engine import Engine, ServesAdapters
@@ -24,13 +25,14 @@ from astraflow_engine_host import protocol
 from astraflow_engine_host.failures import as_failure
 from astraflow_engine_host.protocol import Frames
 from astraflow_engine_host.sharing import messages
+from astraflow_engine_host.sharing.adapter_file import check_adapter
 from astraflow_engine_host.sharing.messages import (
     MOST_ADAPTER_BYTES,
     UNKNOWN_CALL,
     decode_to_shared,
     ended_early,
-    run_of,
 )
+from astraflow_engine_host.sharing.seats import LiveTokens, SparseLog
 
 log = logging.getLogger("astraflow.shared_engine")
 SILENT_S = 20.0
@@ -39,8 +41,8 @@ SILENT_S = 20.0
 MOST_WAITING = 1 << 12
 """Requests of an attachment that may wait."""
 
-MOST_OF_A_RUN = 8
-"""Attachments of a run at one time."""
+MOST_LOADING = 4 << 30
+"""Bytes of adapters that are being loaded, of all attachments."""
 
 _CALLS_AT_ONCE = 64
 
@@ -48,16 +50,27 @@ Send = Callable[[bytes, Frames], Any]
 
 
 @dataclass(eq=False)
-class AttachedRun:
-    """One attached engine of ``run``, ``TENANT/NAME``. ``name``: of its adapter and of its requests, within the engine; ``known``: requests that wait or run."""
+class WaitingScore:
+    """A call that waits for its turn; ``turn`` is set when it may run."""
 
+    id: str
+    turn: asyncio.Future[None]
+
+
+@dataclass(eq=False)
+class AttachedRun:
+    """One attached engine of ``run``, ``TENANT/NAME``. ``name``: of its adapter and of its requests, within the engine; ``known``:
+    requests that wait or run; ``scoring``: those of ``running`` that are calls; ``loading``: bytes of an adapter that is being loaded."""
+
+    token: str
     run: str
     name: str
     heard: float
     version: int | None = None
     file: Path | None = None
-    waiting: deque[GenerateRequest] = field(default_factory=deque)
+    waiting: deque[GenerateRequest | WaitingScore] = field(default_factory=deque)
     running: set[str] = field(default_factory=set)
+    scoring: set[str] = field(default_factory=set)
     known: set[str] = field(default_factory=set)
     counters: dict[str, float] = field(
         default_factory=lambda: {"tokens_generated": 0.0, "prompt_tokens": 0.0}
@@ -65,21 +78,26 @@ class AttachedRun:
     finished: list[GenerateResult] = field(default_factory=list)
     failed: dict[str, protocol.Failure] = field(default_factory=dict)
     calls: int = 0
-    loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    loading: int = 0
+    adapter: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class SharedEngine:
     """Answers what :meth:`take` is given; ``send`` sends frames to a peer. ``engine`` serves adapters and has started; ``folder`` is
-    private; ``places``: requests that are in the engine at one time."""
+    private; ``places``: requests and calls of ``score`` that are in the engine at one time. ``tokens``: those that may attach."""
 
-    def __init__(self, engine: Engine, secret: str, folder: Path, places: int, send: Send) -> None:
-        self._engine, self._secret, self._folder = engine, secret, folder
+    def __init__(
+        self, engine: Engine, tokens: LiveTokens, folder: Path, places: int, send: Send
+    ) -> None:
+        self._engine, self._tokens, self._folder = engine, tokens, folder
         self._places, self._send = places, send
         self._adapters = cast(ServesAdapters, engine)
         self._peers: dict[bytes, AttachedRun] = {}
-        self._attached = 0
+        self._attached = self._scores = 0
         self._work: set[asyncio.Task[None]] = set()
         self._flushing: set[bytes] = set()
+        self._refusals = SparseLog()
+        self._loading = 0
         self.lost = asyncio.Event()
 
     def take(self, peer: bytes, header: bytes, buffers: list[bytes]) -> None:
@@ -90,14 +108,20 @@ class SharedEngine:
                 self._attach(peer, message)
                 return
             if (attached := self._peers.get(peer)) is None:
-                self._refuse(peer, UNKNOWN_CALL, WeightsError("attach first: this engine does not know the sender"))  # fmt: skip
-                return
+                raise WireError("attach first: this engine does not know the sender")
             attached.heard = time.monotonic()
             self._dispatch(peer, attached, message, buffers)
         except WireError as error:
-            log.error("%s", error)
-            self._detach(peer)
-            self._refuse(peer, UNKNOWN_CALL, error)
+            self._log_refusal(error)
+            self._end(peer, error)
+
+    def admit_only(self, tokens: Mapping[str, str]) -> None:
+        """These are valid from now on (token → run); attachments with others end."""
+        self._tokens.replace(tokens)
+        for peer, attached in list(self._peers.items()):
+            if attached.token not in self._tokens:
+                log.info("%s, attached as %s, has ended", attached.run, attached.name)
+                self._end(peer, UserError("the RaaS has ended, and its token with it"))
 
     def expire(self, now: float) -> None:
         """End attachments that are silent."""
@@ -110,35 +134,39 @@ class SharedEngine:
 
     def _attach(self, peer: bytes, message: messages.Attach) -> None:
         self._detach(peer)
-        run = run_of(self._secret, message.token)
-        most = self._adapters.most_adapters
-        if run is None:
-            error = UserError("the token is not one of this shared engine")
-        elif sum(each.run == run for each in self._peers.values()) >= MOST_OF_A_RUN:
-            error = UserError(f"run {run} has {MOST_OF_A_RUN} adapters here, as many as it may")
-        elif len(self._peers) >= most:
-            error = UserError(f"this shared engine serves {most} adapters, as many as it can")
-        else:
-            self._attached += 1
-            name = f"{self._attached}"
-            self._peers[peer] = AttachedRun(run, name, time.monotonic())
-            log.info("%s is attached as %s", run, name)
-            semantics = self._engine.logprob_semantics
-            ready = protocol.Ready(
-                self._engine.context_length, semantics.temperature, semantics.truncation, 0.0
-            )
-            self._send(peer, protocol.frames(ready))
+        try:
+            run = self._tokens.admit(message.token, time.monotonic())
+        except UserError as error:
+            self._log_refusal(error)
+            self._send(peer, protocol.frames(protocol.StartFailed(as_failure(error))))
             return
-        self._send(peer, protocol.frames(protocol.StartFailed(as_failure(error))))
+        for other in [p for p, each in self._peers.items() if each.token == message.token]:
+            self._end(other, UserError("another process has attached with the token of this one"))
+        self._attached += 1
+        name = f"{self._attached}"
+        self._peers[peer] = AttachedRun(message.token, run, name, time.monotonic())
+        log.info("%s is attached as %s", run, name)
+        semantics = self._engine.logprob_semantics
+        ready = protocol.Ready(
+            self._engine.context_length, semantics.temperature, semantics.truncation, 0.0
+        )
+        self._send(peer, protocol.frames(ready))
+
+    def _end(self, peer: bytes, why: Exception) -> None:
+        self._detach(peer)
+        self._refuse(peer, UNKNOWN_CALL, why)
 
     def _detach(self, peer: bytes) -> None:
         if (attached := self._peers.pop(peer, None)) is not None:
+            for each in attached.waiting:
+                if isinstance(each, WaitingScore) and not each.turn.done():
+                    each.turn.set_exception(WeightsError("the attachment has ended"))
             attached.waiting.clear()
             self._spawn(self._forget(attached))
 
     async def _forget(self, attached: AttachedRun) -> None:
-        await self._engine.abort(sorted(attached.running))
-        async with attached.loading:
+        await self._engine.abort(sorted(attached.running - attached.scoring))
+        async with attached.adapter:
             if attached.version is not None:
                 await self._adapters.load_adapter(attached.name, None)
             if attached.file is not None:
@@ -160,6 +188,10 @@ class SharedEngine:
                     return
                 attached.calls += 1
                 self._spawn(self._answer(peer, attached, message, buffers))
+
+    def _log_refusal(self, error: Exception) -> None:
+        if count := self._refusals.counted(time.monotonic()):
+            log.warning("%d messages were refused; the last one: %s", count, error)
 
     def _refuse(self, peer: bytes, call: int, error: Exception) -> None:
         self._send(peer, protocol.frames(protocol.Failed(call, as_failure(error))))
@@ -211,9 +243,13 @@ class SharedEngine:
             if not waiting:
                 return
             peer, attached = min(waiting, key=lambda pair: self._turn(pair[1]))
-            request = attached.waiting.popleft()
-            attached.running.add(request.id)
-            self._spawn(self._generate(peer, attached, request))
+            each = attached.waiting.popleft()
+            attached.running.add(each.id)
+            if isinstance(each, GenerateRequest):
+                self._spawn(self._generate(peer, attached, each))
+            else:
+                attached.scoring.add(each.id)
+                each.turn.set_result(None)
 
     def _turn(self, attached: AttachedRun) -> tuple[int, int, int]:
         """Requests in the engine of its tenant, of its run, and its own."""
@@ -260,14 +296,14 @@ class SharedEngine:
 
     def _abort(self, peer: bytes, attached: AttachedRun, ids: set[str]) -> None:
         inner = {f"{attached.name}/{each}" for each in ids}
-        gone = [request for request in attached.waiting if request.id in inner]
+        gone = [each for each in attached.waiting if each.id in inner]
         attached.waiting = deque(r for r in attached.waiting if r.id not in inner)
         for request in gone:
             attached.known.discard(request.id)
             outer = request.id[len(attached.name) + 1 :]
             attached.finished.append(ended_early(outer))
             self._flush_soon(peer, attached)
-        if running := sorted(attached.running & inner):
+        if running := sorted((attached.running - attached.scoring) & inner):
             self._spawn(self._engine.abort(running))
 
     # -- calls -------------------------------------------------------------------------------------
@@ -303,10 +339,7 @@ class SharedEngine:
             case protocol.Score(images=images):
                 if images is not None:
                     raise ValueError("a shared engine scores no images")
-                if attached.version is None:
-                    raise WrongVersion("no adapter is loaded yet")
-                tokens = protocol.tokens_of(buffers)
-                scores = await self._adapters.score_adapter(attached.name, tokens)
+                scores = await self._score(attached, protocol.tokens_of(buffers))
                 reply = protocol.Reply(message.call)
                 return protocol.frames(reply, scores.astype(np.float32, copy=False))
             case protocol.Health():
@@ -314,6 +347,25 @@ class SharedEngine:
             case protocol.Ping():
                 pass
         return protocol.frames(protocol.Reply(message.call, values))
+
+    async def _score(self, attached: AttachedRun, tokens: npt.NDArray[np.int32]) -> Any:
+        """In its turn, as a request."""
+        if attached.version is None:
+            raise WrongVersion("no adapter is loaded yet")
+        if len(tokens) > (most := self._engine.context_length):
+            raise ValueError(f"a sequence has at most {most} tokens")
+        self._scores += 1
+        name = f"score {self._scores}"  # no request has this name: theirs begin with a number
+        waiting = WaitingScore(name, asyncio.get_running_loop().create_future())
+        attached.waiting.append(waiting)
+        self._fill()
+        await waiting.turn
+        try:
+            return await self._adapters.score_adapter(attached.name, tokens)
+        finally:
+            attached.running.discard(name)
+            attached.scoring.discard(name)
+            self._fill()
 
     async def _gauges(self, attached: AttachedRun) -> dict[str, float]:
         """Of the attachment; what only the engine knows, of the engine."""
@@ -330,11 +382,30 @@ class SharedEngine:
     async def _load(
         self, attached: AttachedRun, message: messages.LoadAdapter, buffers: list[bytes]
     ) -> None:
-        if len(buffers) != 1 or len(buffers[0]) > MOST_ADAPTER_BYTES:
+        if len(buffers) != 1 or not 0 < len(buffers[0]) <= MOST_ADAPTER_BYTES:
             raise WeightsError(
                 f"version {message.version}: one adapter of at most {MOST_ADAPTER_BYTES} bytes was expected"
             )
-        async with attached.loading:
+        if attached.loading:
+            raise WeightsError(
+                f"version {message.version}: another version is being loaded; wait for its reply"
+            )
+        if len(buffers[0]) + self._loading > MOST_LOADING:
+            raise WeightsError(
+                f"version {message.version}: adapters of {self._loading} bytes are being loaded, of at most {MOST_LOADING}; try later"
+            )
+        attached.loading = len(buffers[0])
+        self._loading += attached.loading
+        try:
+            await self._replace(attached, message, buffers[0])
+        finally:
+            self._loading -= attached.loading
+            attached.loading = 0
+
+    async def _replace(
+        self, attached: AttachedRun, message: messages.LoadAdapter, data: bytes
+    ) -> None:
+        async with attached.adapter:
             if attached not in self._peers.values():
                 raise WeightsError("the attachment has ended")
             file = (
@@ -342,13 +413,14 @@ class SharedEngine:
                 / f"{attached.name}-{message.version}-{time.monotonic_ns()}.safetensors"
             )
             try:
-                await asyncio.to_thread(file.write_bytes, buffers[0])
+                await asyncio.to_thread(file.write_bytes, data)
+                await asyncio.to_thread(check_adapter, file, message.version, message.digest)
                 source = WeightSource(
                     attached.run,
                     message.version,
                     file,
                     message.digest,
-                    len(buffers[0]),
+                    len(data),
                     0.0,
                     "adapter",
                     message.base,
