@@ -10,6 +10,7 @@ import pytest
 from pools import served_pool
 
 from astraflow_core.protocols.launcher import ProcessSpec
+from astraflow_runtime.cli import main
 from astraflow_testing.conformance.command import CommandConformance
 from astraflow_testing.conformance.launcher import LauncherConformance
 from astraflow_testing.conformance.subject import Subject, installed
@@ -39,3 +40,10 @@ class TestPool(LauncherConformance):
             return replace(spec, role="trainer")
 
         return elsewhere
+
+
+def test_the_help_of_the_first_word_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pool", "--help"]) == 0
+    assert "lend this host to a pool" in capsys.readouterr().out
+    assert main(["pool"]) == 2
+    assert "required: COMMAND" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from astraflow_contrib_pool.config import PoolFile, read_pool
 from astraflow_contrib_pool.host import PoolHost
 from astraflow_contrib_pool.messages import DrainHost, Remaining
 from astraflow_core.errors import UserError
+from astraflow_wire.host.private_folder import PrivateFolder
 from astraflow_wire.http.client import SyncClient
 
 TOKEN = "the-token-of-this-pool"
@@ -83,3 +84,23 @@ def test_an_unknown_key_of_the_file_is_refused_with_the_nearest_one(tmp_path: Pa
     with pytest.raises(UserError, match="did you mean 'weight'") as error:
         read_pool(path)
     assert "did you mean 'host'" in str(error.value)
+
+
+def test_a_host_removes_models_that_killed_hosts_have_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASTRAFLOW_CACHE", str(tmp_path))
+    used = PrivateFolder(tmp_path, "pool-models-")
+    left = tmp_path / "pool-models-left"
+    left.mkdir()
+    (left / "lock").touch()
+    (left / "model.safetensors").write_bytes(b"weights")
+
+    async def serve() -> None:
+        host = PoolHost("http://127.0.0.1:9", TOKEN, "one", 1, 1)
+        host.stopping.set()
+        await host.run()
+
+    asyncio.run(serve())
+    assert list(tmp_path.glob("pool-models-*")) == [used.path]
+    used.close()

@@ -67,7 +67,24 @@ def find(words: Sequence[str]) -> tuple[ProvidedCommand, list[str]]:
         return select_command(plugins, both), list(words[2:])
     if first in own:
         return own[first], list(words[1:])
+    if words[1:] in ([], ["-h"], ["--help"]) and first not in known:
+        _list_parts(first, all_of(plugins), words[1:])
     return select_command(plugins, first), list(words[1:])
+
+
+def _list_parts(first: str, commands: Mapping[str, ProvidedCommand], words: Sequence[str]) -> None:
+    """Print the help of ``first``, and exit, if all that begins with it are commands of two words, as `pool start`."""
+    parts = {
+        name.partition(" ")[2]: entry.command.summary
+        for name, entry in commands.items()
+        if name.startswith(f"{first} ")
+    }
+    if parts:
+        parser = argparse.ArgumentParser(prog=f"{PROGRAM} {first}")
+        inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+        for name, summary in parts.items():
+            inner.add_parser(name, help=summary)
+        parser.parse_args(words)
 
 
 def _parts(command: ProvidedCommand) -> set[str]:

@@ -34,7 +34,7 @@ _REVOCATIONS = b"-----BEGIN X509 CRL-----"
 """In the file of an authority: the certificates that it has revoked follow."""
 HANDSHAKE = 0x16
 """First byte of a connection that begins with TLS."""
-HTTPS_ONLY = "this service speaks HTTPS only: use https:// and, in a run with [tls], its authority"
+HTTPS_ONLY = "this service speaks HTTPS only: use https:// and the authority of its run or pool"
 _HTTPS_ONLY_BODY = b'{"error":"' + HTTPS_ONLY.encode() + b'"}'
 PLAIN_ANSWER = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: "
@@ -263,10 +263,10 @@ def _of_certificate(error: ssl.SSLCertVerificationError, url: str, tls: RunTls |
     if tls is None:
         return (
             f"{which} that no authority of this system has signed ({error.verify_message}): set {AUTHORITY} to the file with the "
-            "certificate of the run's authority"
+            "certificate of the authority of that run or pool"
         )
     return (
-        f"{which} that the authority {tls.authority} has not signed ({error.verify_message}): give the authority of that run in "
+        f"{which} that the authority {tls.authority} has not signed ({error.verify_message}): give the authority of that run or pool in "
         f"[tls] authority, or {AUTHORITY}; if the address is right and the certificates were not replaced, another party may be intercepting the connection"
     )
 
