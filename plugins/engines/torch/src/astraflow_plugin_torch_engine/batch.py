@@ -153,14 +153,13 @@ class DecodingBatch:
         raises is about this request alone."""
         r, s = job.request, job.request.sampling
         given = (len(r.prompt) - 1, 0, 0, s.max_tokens, s.temperature, s.top_p, s.top_k, s.min_p)
-        job.record = np.array(
-            [(*given, stream_keys(self._seed, np.array([job.number]))[0], 0, -1)], _ROW
-        )
+        job.record = np.array([(*given, 0, 0, -1)], _ROW)
         job.stops = self._stop_table(s)
 
     def add(self, jobs: Sequence[Job]) -> None:
         """Append rows of requests that were read; their first token is not sampled yet, so ``position`` is one before its own."""
         records = np.concatenate([job.record for job in jobs if job.record is not None])
+        records["stream"] = stream_keys(self._seed, np.array([job.number for job in jobs]))
         records["adapter"] = [job.adapter for job in jobs]
         records["version"] = [job.version for job in jobs]
         stops = [job.stops for job in jobs if job.stops is not None]
