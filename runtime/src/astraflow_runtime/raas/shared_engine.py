@@ -15,8 +15,10 @@ from typing import Any
 import msgspec
 
 from astraflow_core.errors import DeadlineExceeded, RunFailed
+from astraflow_engine_host.sharing.adapter_file import MOST_RANK as MOST_RANK
 from astraflow_engine_host.sharing.main import SharedEngineSpec, Started
-from astraflow_engine_host.sharing.messages import SHARED_ENGINES, Attachment
+from astraflow_engine_host.sharing.messages import SHARED_ENGINES
+from astraflow_engine_host.sharing.messages import Attachment as Attachment
 from astraflow_engine_host.sharing.seats import line_of
 from astraflow_wire.host.disk import replace_file
 

@@ -21,9 +21,12 @@ from astraflow_core.catalog import Catalog
 from astraflow_core.component import Kind
 from astraflow_core.config.environments import cache_folder
 from astraflow_core.errors import AstraFlowError, RunFailed
-from astraflow_engine_host.sharing.adapter_file import MOST_RANK
-from astraflow_engine_host.sharing.messages import Attachment
-from astraflow_runtime.raas.shared_engine import SharedEngineProcess, environment_of
+from astraflow_runtime.raas.shared_engine import (
+    MOST_RANK,
+    Attachment,
+    SharedEngineProcess,
+    environment_of,
+)
 from astraflow_wire.host.private_folder import PrivateFolder
 from astraflow_wire.host.sockets import socket_folder
 

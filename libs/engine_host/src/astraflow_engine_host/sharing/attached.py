@@ -112,6 +112,7 @@ class AttachedEngine:
         match protocol.decode_from_host(header):
             case protocol.Ready() as ready:
                 self._ready = ready
+                log.info("a shared engine of this host has the model and serves this adapter")
             case protocol.StartFailed(failure=failure):
                 raise protocol.as_exception(failure)
             case other:

@@ -62,7 +62,7 @@ class AttachedRun:
     """One attached engine of ``run``, ``TENANT/NAME``. ``name``: of its adapter and of its requests, within the engine; ``known``:
     requests that wait or run; ``scoring``: those of ``running`` that are calls; ``loading``: bytes of an adapter that is being loaded."""
 
-    token: str
+    token: str = field(repr=False)
     run: str
     name: str
     heard: float
