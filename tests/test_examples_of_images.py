@@ -17,7 +17,7 @@ COLOURS = Path(__file__).parents[1] / "examples" / "colours.toml"
 @pytest.mark.usefixtures("heavy_imports")
 def test_a_policy_learns_to_name_the_colour_of_a_picture(user: User) -> None:
     ended = user.astraflow(
-        "run", COLOURS, "--set", "run.steps=24", "--set", "run.probe_every=4", deadline_s=280
+        "run", COLOURS, "--set", "run.steps=24", "--set", "run.probe_every=1", deadline_s=280
     )
     assert ended.exit_code == 0, ended.text
     assert ended.summary["steps"] == 24 and ended.summary["failed"] == 0

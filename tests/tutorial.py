@@ -24,7 +24,7 @@ from astraflow_testing.forked_runs import write_command
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _DOWNLOAD = re.compile(r"\b[Dd]ownload \[`([^`]+)`\]\(([^)]+)\)")
 _SAVE = re.compile(r"\b[Ss]ave[^`]* as `([^`]+)`[^`]*:$")
-_FAILS = re.compile(r"\bends with (?:the )?exit code (\d+)")
+_FAILS = re.compile(r"\b(?:ends|exits) with (?:the )?(?:exit )?code (\d+)")
 _NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*(?:e-?\d+)?")
 _END = "the block has ended with"
 _CELLS = f"""

@@ -243,7 +243,7 @@ class _NoProbes:
     async def run(self) -> None:
         """Nothing is probed."""
 
-    def hear(self, message: Any) -> None:
+    def on_announced(self, message: Any) -> None:
         """Nothing is probed."""
 
     def discard(self, policy: str) -> None:

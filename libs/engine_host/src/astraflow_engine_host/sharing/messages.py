@@ -40,6 +40,9 @@ class Attach(HostMessage, frozen=True, tag="attach"):
 
     token: Annotated[str, msgspec.Meta(max_length=MOST_TOKEN)]
 
+    def __repr__(self) -> str:
+        return "Attach()"
+
 
 class LoadAdapter(HostMessage, frozen=True, tag="load_adapter"):
     """The first buffer has the adapter's file: a path could be that of somebody else's."""
