@@ -22,7 +22,7 @@ from pathlib import Path
 from astraflow_testing.forked_runs import write_command
 
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-_DOWNLOAD = re.compile(r"\b[Dd]ownload \[`([^`]+)`\]\(([^)]+)\)")
+_DOWNLOAD = re.compile(r"\b[Dd]ownload\s+\[`([^`]+)`\]\(([^)]+)\)")
 _SAVE = re.compile(r"\b[Ss]ave[^`]* as `([^`]+)`[^`]*:$")
 _FAILS = re.compile(r"\b(?:ends|exits) with (?:the )?(?:exit )?code (\d+)")
 _NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*(?:e-?\d+)?")
