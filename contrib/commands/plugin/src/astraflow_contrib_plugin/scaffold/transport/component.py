@@ -22,7 +22,7 @@ class SampleThingConfig(ConfigModel):
     path: str = Field(
         "",
         pattern="^(/.*)?$",
-        description="Absolute path of a folder, in which each publisher has its own subfolder. Default: 'weights' in the "
+        description="Absolute path of a folder, in which each publisher has a subfolder. Default: 'weights' in the "
         "directory of the run.",
     )
 
