@@ -69,6 +69,8 @@ class ForkedWorkers:
                     self._hear(next(worker for worker in self._workers if worker.link is link))
                     if session.shouldfail:
                         raise session.Failed(session.shouldfail)
+                    if session.shouldstop:
+                        raise session.Interrupted(session.shouldstop)
         finally:
             self._stop()
         return True
@@ -111,14 +113,22 @@ class ForkedWorkers:
             )
 
     def _ended(self, worker: _Worker) -> None:
-        """Its process is gone: the test it was at failed, and another one has the rest."""
+        """Its process has exited: without a test left it may have failed to tear down fixtures of the session; else the test that
+        it ran has failed, and another worker continues with the others."""
         self._workers.remove(worker)
         worker.link.close()
-        _, status = os.waitpid(worker.pid, 0)
+        code = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
         if not worker.tests:
+            if code:
+                said = (
+                    f"{worker.name} ended with {code} after its last test; the traceback is above"
+                )
+                place = (worker.name, None, worker.name)
+                report = pytest.TestReport(worker.name, place, {}, "failed", said, "teardown")
+                self._session.config.hook.pytest_runtest_logreport(report=report)
             return
         item = self._session.items[worker.tests.popleft()]
-        said = f"{worker.name} ended with {os.waitstatus_to_exitcode(status)} in {item.nodeid}"
+        said = f"{worker.name} ended with {code} in {item.nodeid}"
         report = pytest.TestReport(item.nodeid, item.location, {}, "failed", said, "call")
         self._session.config.hook.pytest_runtest_logreport(report=report)
         if worker.tests:

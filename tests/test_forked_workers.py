@@ -123,3 +123,14 @@ def test_a_test_that_hangs_fails_with_the_stacks_of_its_worker(
     text = said(process)
     assert process.returncode == 1
     assert "1 failed" in text and "Timeout (>1.0s)" in text
+
+
+def test_a_fixture_of_the_session_that_cannot_be_torn_down_is_an_error(
+    begin: Callable[..., subprocess.Popen[str]],
+) -> None:
+    broken = "import pytest\n@pytest.fixture(scope='session')\ndef broken():\n    yield\n"
+    broken += "    raise ValueError('left open')\ndef test_it(broken): pass\n"
+    process = begin(broken=broken)
+    text = said(process)
+    assert process.returncode == 1
+    assert "1 passed, 1 error" in text and "ValueError: left open" in text

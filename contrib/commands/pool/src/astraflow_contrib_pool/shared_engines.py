@@ -205,6 +205,8 @@ class SharedEngines:
                 log.error("a shared engine does not start again: %s", error)
                 if self._engines.get(key) is shared:
                     del self._engines[key]
+                    shared.life = None  # this very task
+                    await self._end(shared)
                 return
 
     async def _end(self, shared: _Shared) -> None:
