@@ -65,7 +65,7 @@ class PoolUser:
         self._keys = {name: str(folder / file) for name, file in files.items()}
 
     def _command(self, words: list[str], serves: bool = False) -> subprocess.Popen[str]:
-        """Start a command of the pool. Runs get none of its keys: a run that is told of an authority serves HTTPS itself."""
+        """Start a command of the pool. Runs do not get its keys: with an authority in its environment a run serves HTTPS itself."""
         before = dict(self.user.environment)
         self.user.environment |= {k: v for k, v in self._keys.items() if serves or k == AUTHORITY}
         try:

@@ -95,7 +95,7 @@ class _Instances:
 
     def answer(self, call: SharedCall) -> bytes | None:
         if isinstance(call, SharedBuild):
-            self._close(call.seat)  # one that nobody waited for
+            self._close(call.seat)  # its caller no longer waits
             try:
                 built = self._built[call.seat] = self._chosen.build(call.seat)
             except Exception as error:  # noqa: BLE001 - the pool raises it again

@@ -100,7 +100,7 @@ class SharedEngineProcess:
         self._tell()
 
     def _tell(self) -> None:
-        """Which tokens are valid; a process that is not there is told when it starts."""
+        """Set the valid tokens; a process that is not running receives them when it starts."""
         pipe = None if self._process is None else self._process.stdin
         if pipe is not None and not pipe.is_closing():
             pipe.write(line_of(self._tokens))

@@ -87,14 +87,14 @@ class OwnedRunFolder:
             raise ValueError(f"raas.json of {raas} is malformed: {error}") from error
 
     def config(self) -> dict[str, Any]:
-        """The resolved config of the run. Raises :class:`ValueError` for what is none."""
+        """The resolved config of the run. Raises :class:`ValueError` if it is not valid."""
         try:
             return tomllib.loads(self._read((CONFIG,), _CONFIG_BYTES).decode())
         except RecursionError as error:
             raise ValueError(f"{self.path / CONFIG} is nested too deeply") from error
 
     def tls(self) -> RunTls | None:
-        """The TLS of the run. Raises :class:`ValueError` for a config or files that are none."""
+        """The TLS of the run. Raises :class:`ValueError` if the config or a file is not valid."""
         config = self.config()
         if (table := config.get("tls")) is None:
             return None

@@ -59,7 +59,7 @@ class ShareableEngine:
 
 @dataclass
 class _Shared:
-    """``users``: the RaaS that have it, each with what it has for its policies."""
+    """``users``: the RaaS that use it → the attachments of their policies."""
 
     process: SharedEngineProcess
     folder: Any
@@ -150,8 +150,8 @@ class SharedEngines:
     async def _attachment(
         self, wanted: ShareableEngine, user: Hashable, run: str
     ) -> Attachment | None:
-        """For one policy; the slots of a pool are shared fairly, and each has as many adapters. A RaaS that starts while the one before
-        it is not reported yet has room too."""
+        """For one policy. Each slot of the host may hold an equal share of the adapters; one share is left for a RaaS that starts before
+        the end of its predecessor is reported."""
         digest = await self._in_thread(partial(digest_of_folder, wanted.model, room()))
         key = json.dumps([digest, wanted.use, wanted.options], sort_keys=True, default=str)
         async with self._starting.setdefault(key, asyncio.Lock()):
@@ -205,7 +205,7 @@ class SharedEngines:
                 log.error("a shared engine does not start again: %s", error)
                 if self._engines.get(key) is shared:
                     del self._engines[key]
-                    shared.life = None  # this very task
+                    shared.life = None  # it is this task, which _end would cancel
                     await self._end(shared)
                 return
 
@@ -220,7 +220,7 @@ class SharedEngines:
 
 def digest_of_folder(folder: Path, most: int, copy: Path | None = None) -> str:
     """The SHA-256 of names and contents of a model's files, of at most that many bytes, which it copies. Raises :class:`ValueError` for
-    a folder that has code, or files that are none, and :class:`OSError` for one that is too large."""
+    a folder with code or with entries that are not regular files, and :class:`OSError` if it is too large."""
     names = sorted(each.name for each in islice(folder.iterdir(), _MOST_FILES))
     if code := [name for name in names if name.endswith(".py")]:
         raise ValueError(f"{folder} has code: {', '.join(code[:3])}")

@@ -1,7 +1,7 @@
 """The requests and adapters of several runs in one engine.
 
-Tenants have the engine's places in turn, and so have the runs of a tenant: of those that wait, the one that has fewest requests in the
-engine is next.
+Tenants take turns, and so do the runs of a tenant: the next place goes to the one that waits and has the fewest requests in the
+engine.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class AttachedRun:
 
 class SharedEngine:
     """Answers what :meth:`take` is given; ``send`` sends frames to a peer. ``engine`` serves adapters and has started; ``folder`` is
-    private; ``places``: requests and calls of ``score`` that are in the engine at one time. ``tokens``: those that may attach."""
+    private; ``places``: requests and calls of ``score`` that may be in the engine at once. ``tokens``: those that may attach."""
 
     def __init__(
         self, engine: Engine, tokens: LiveTokens, folder: Path, places: int, send: Send

@@ -73,7 +73,7 @@ class RecycledFile:
             _drop(*before)
 
     def reuse(self, path: Path, size: int) -> OpenFile | None:
-        """The spare, moved to ``path`` and open, for ``size`` bytes; its own mean nothing. None if there is none, or if any
+        """The spare, moved to ``path`` and open, for ``size`` bytes; its contents are meaningless. None if there is none, or if any
         process still has it open or mapped: that one may keep reading what it knows."""
         with self._lock:
             spare, self._spare = self._spare, None

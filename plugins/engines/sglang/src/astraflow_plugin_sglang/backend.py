@@ -61,7 +61,7 @@ class SGLangBackend(ServerBackend):
             )
         demands.check(info, self._keep, self.server.url)
         if isinstance(longest := info.get("max_req_input_len"), int):
-            # A prompt has to be shorter, by what it holds of a sequence and by some tokens that it keeps for itself.
+            # SGLang reserves some tokens of the context, so a prompt has to be shorter.
             self.context_length = min(self.context_length, longest)
         await self._take_over()
         await self._update.prepare()

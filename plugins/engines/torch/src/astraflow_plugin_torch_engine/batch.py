@@ -81,7 +81,7 @@ def settle(settled: list[Settled]) -> None:
 
 class Pending:
     """The futures that are not settled yet, in the event loop ``events``, and the outcomes ``settled`` that they do not have yet.
-    ``lost`` is why no more are settled."""
+    ``lost``: why further requests fail."""
 
     def __init__(self, events: asyncio.AbstractEventLoop) -> None:
         self.settled: list[Settled] = []
@@ -149,8 +149,8 @@ class DecodingBatch:
         return self._tokens[: self.size]
 
     def read(self, job: Job) -> None:
-        """Keep with a request the record of its row, without what it has once it begins, and its stop conditions; whatever this
-        raises is about this request alone."""
+        """Store the row record of a request, without what is known only when it begins, and its stop conditions. An error concerns
+        this request alone."""
         r, s = job.request, job.request.sampling
         given = (len(r.prompt) - 1, 0, 0, s.max_tokens, s.temperature, s.top_p, s.top_k, s.min_p)
         job.record = np.array([(*given, 0, 0, -1)], _ROW)

@@ -26,7 +26,7 @@ class Settings:
         return default if found is None else found
 
     def choice(self, name: str, known: Mapping[str, T], default: str) -> T:
-        """What the value of ``name`` stands for; of ``default`` if it is none of ``known``, and then it stays left."""
+        """What the value of ``name`` means. An unknown value means ``default`` and is listed as left out."""
         found = self._values.get(name)
         if isinstance(found, str) and found in known:
             self._taken.add(name)

@@ -79,7 +79,7 @@ class VersionSlots(Generic[T, W]):
         self._slots.remove(slot)
 
     def give_up(self, value: T) -> bool:
-        """Have no slot with this value any more; whether there was one. Those that use it go on."""
+        """Remove the slot with this value; whether there was one. Its present users keep it."""
         left = [slot for slot in self._slots if slot.value is not value]
         found, self._slots = len(left) < len(self._slots), left
         return found
