@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 from recorder import Recorder
 from surroundings import depends_on_who_runs_them
+from temporary import own_folder, remove
 from tiers import HEAVY_UNTIL, SLOW_DEMANDS, left_out, out_of_time
 from workspace import HEAVY
 
@@ -24,6 +25,7 @@ settings.register_profile("any machine", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "any machine"))
 
+TEMPORARY = pytest.StashKey[tuple[int, Path]]()
 STARTS = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
 
 
@@ -48,6 +50,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for name in depends_on_who_runs_them(os.environ):
         del os.environ[name]
+    if folder := own_folder():
+        config.stash[TEMPORARY] = os.getpid(), folder
     if config.getoption("record_durations"):
         config.pluginmanager.register(Recorder())
     workers = config.getoption("forked_workers")
@@ -55,6 +59,13 @@ def pytest_configure(config: pytest.Config) -> None:
         from forked_workers import ForkedWorkers
 
         config.pluginmanager.register(ForkedWorkers(workers))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    pid, folder = config.stash.get(TEMPORARY, (0, Path()))
+    if pid == os.getpid():  # and not a fork of a test
+        remove(folder)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

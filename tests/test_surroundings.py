@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 import workspace
 from surroundings import depends_on_who_runs_them
+from temporary import own_folder, remove
 from tiers import out_of_time
 
 
@@ -27,6 +29,21 @@ def test_variables_that_tools_read_are_taken_from_the_tests() -> None:
 
     assert depends_on_who_runs_them([*kept, *theirs]) == theirs
     assert depends_on_who_runs_them(os.environ) == []
+
+
+def test_a_run_of_tests_has_a_temporary_folder_of_its_own_and_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Path(tempfile.gettempdir()).name.startswith("t-")  # that of this run
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    made = own_folder()
+    assert made is not None and made.parent == tmp_path and len(made.name) == 10
+    assert made.stat().st_mode & 0o7777 == 0o1777
+    assert Path(tempfile.mkdtemp()).parent == made
+    assert own_folder() is None  # for a worker, or a pytest that a test starts
+    remove(made)
+    assert list(tmp_path.iterdir()) == [] and tempfile.gettempdir() == str(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class LocalSlurm:
 
 def _installed() -> None:
     """Install the packages, once, if they are not there."""
-    with (Path(tempfile.gettempdir()) / f"astraflow-slurm-{os.getuid()}.lock").open("w") as turn:
+    with Path(f"/tmp/astraflow-slurm-{os.getuid()}.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         wanted = ("slurmctld", "slurmd", "sbatch", "munged")
         if not all(map(program, wanted)) and os.geteuid() == 0 and shutil.which("apt-get"):

@@ -19,6 +19,7 @@ from astraflow_launching.dial_in import DialIn
 from astraflow_launching.keys import HostKeys, ProcessKeys, RemoteKeys
 from astraflow_launching.launcher import AgentLauncher
 from astraflow_launching.link import Open
+from astraflow_wire.host.private_folder import remove_orphans
 
 DEADLINE_S = 30.0
 
@@ -87,13 +88,23 @@ def test_a_process_runs_on_a_host_that_dials_in(launcher: Dialling, tmp_path: Pa
     assert [each.returncode for each in launcher.agents] == [0]
 
 
-def test_an_agent_that_dies_takes_its_processes_along(launcher: Dialling, tmp_path: Path) -> None:
+def test_an_agent_that_dies_takes_its_processes_along(
+    launcher: Dialling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     process = spec(tmp_path, "import time; print('here', flush=True); time.sleep(60)")
     launcher.prepare([process])
     launcher.start(process)
+    remove_orphans(temporary, "astraflow-")
+    (folder,) = temporary.iterdir()
     launcher.agents[0].kill()
     state = ended(launcher)
     assert state.exit_code == -9 and "was lost" in state.last_lines[-1]
+    assert (folder / "0.out").exists()
+    remove_orphans(temporary, "astraflow-")  # as the next service on this host does
+    assert not folder.exists()
 
 
 def test_an_agent_without_the_secret_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import ctypes
+import fcntl
 import json
 import math
 import os
@@ -112,6 +113,10 @@ class HostAgent:
 
     def __init__(self, folder: Path, silence_s: float, parent: int = 0) -> None:
         self.folder, self.silence_s, self.parent = folder, silence_s, parent
+        # Once this process is gone, services of this host remove the folder (`astraflow_wire.host.private_folder`).
+        lock = os.open(folder / "lock.new", os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.rename(folder / "lock.new", folder / "lock")
         self.children: dict[str, HostProcess] = {}
         self.writer: asyncio.StreamWriter | None = None
         self.heard = self.told = time.monotonic()

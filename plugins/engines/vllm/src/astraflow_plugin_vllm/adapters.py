@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from astraflow_serving.adapter import AdapterShape, adapter_shape
 from astraflow_serving.http import ServerClient, ServerRefused
 from astraflow_serving.model_folder import ModelFolder
 from astraflow_wire.decoding import from_json
+from astraflow_wire.host.private_folder import PrivateFolder
 from astraflow_wire.model_files.model_digest import digest_of_model
 from astraflow_wire.model_files.tensor_file import lay_out
 
@@ -140,7 +140,7 @@ class NamedAdapter:
     server_name: str
     number: int
     version: int
-    folder: Path
+    folder: PrivateFolder
     users: int = 0
     replaced: bool = False
 
@@ -175,7 +175,7 @@ class NamedAdapters:
     def close(self) -> None:
         """Remove their folders; the server may be gone."""
         for each in self._loaded:
-            shutil.rmtree(each.folder, ignore_errors=True)
+            each.folder.close()
 
     @contextlib.asynccontextmanager
     async def used(
@@ -209,12 +209,12 @@ class NamedAdapters:
                 f"engine 'vllm' has {len(self._loaded)} adapters that requests still run with; wait until some have ended"
             )
         await asyncio.to_thread(self._adapters.check, source)
-        folder = Path(tempfile.mkdtemp(prefix="astraflow-vllm-"))
+        folder = PrivateFolder(Path(tempfile.gettempdir()), "astraflow-vllm-")
         server_name = f"{self._adapters.name}-{next(self._numbers)}"
         try:
-            number = await self._adapters.add(server_name, folder, source.path)
+            number = await self._adapters.add(server_name, folder.path, source.path)
         except BaseException as error:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.close()
             if isinstance(error, ServerRefused):
                 raise WeightsError(f"vLLM refused version {source.version}: {error}") from error
             raise
@@ -232,7 +232,7 @@ class NamedAdapters:
         try:
             await self._adapters.remove(adapter.server_name, adapter.number)
         finally:
-            shutil.rmtree(adapter.folder, ignore_errors=True)
+            adapter.folder.close()
 
 
 def _describe(folder: Path, shape: AdapterShape) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 from importlib import metadata
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.names import BACKEND, EXTENSION
 from astraflow_serving.child_server import ChildServer
 from astraflow_serving.model_folder import reads_images
+from astraflow_wire.host.sockets import socket_folder
 
 LABEL = "vLLM"
 _GIB = 1 << 30
@@ -82,8 +81,8 @@ class VllmServer(ChildServer):
             raise PreflightError(
                 f"engine 'vllm': adapters do not go with the model in {model}, which reads images: leave lora_rank out"
             )
-        self._folder = Path(tempfile.mkdtemp(prefix="astraflow-vllm-"))
-        socket = self._folder / "socket"
+        self._folder = socket_folder()
+        socket = self._folder.path / "socket"
         super().__init__(
             LABEL,
             f"unix:{socket}",
@@ -97,7 +96,7 @@ class VllmServer(ChildServer):
     async def stop(self) -> None:
         """End it, and remove its socket."""
         await super().stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
 
 
 def _arguments(config: VllmConfig, model: Path, socket: Path, seed: int, cpu: bool) -> list[str]:
