@@ -19,7 +19,7 @@ class ThreeZones:
     consumption; else G. A pool of 0 is held: nothing can be told from it. Thresholds are strict.
 
     Two things differ from the paper, both since over-production is prevented here
-    (``docs/decisions.md#a-pool-that-is-held-back-is-too-large``). Its
+    (``docs/decisions.md#a-pool-with-idle-slots-is-too-large``). Its
     n_p is what was *accepted*; ours is what the pool would have had accepted if no place in it had stood empty.
     And only busy places grow, ⌈G · (1 − h) / (1 − w)⌉ where the share h of the places were idle: while the
     staleness bound holds more back than the trainer waits for, further RaaS would stand empty too.
