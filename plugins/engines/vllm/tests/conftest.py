@@ -21,7 +21,7 @@ from astraflow_tiny_model.folder import write_tiny_model
 sys.path.insert(0, str(Path(__file__).parent))  # for vllm_stand_in
 
 ENVIRONMENT = "tests-vllm"
-CREATE_S, START_S = 1500, 290
+CREATE_S, START_S = 1500, 580
 
 
 def write_model(folder: Path, seed: int = 0, layers: int = 2, head_dim: int = 32) -> Path:

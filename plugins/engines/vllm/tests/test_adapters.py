@@ -25,7 +25,7 @@ from astraflow_testing.conformance.engine import EngineConformance, Subject, ins
 from astraflow_testing.conformance.subject import context
 from astraflow_wire.model_files.model_digest import digest_of_model
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(2000)
 WriteModel = Callable[..., Path]
 PROMPT = np.array((5, 9, 3, 7), np.int32)
 RANK, NAMED = 4, 2
@@ -103,7 +103,7 @@ def lora_server(
 ) -> Iterator[VllmServer]:
     folder = tmp_path_factory.mktemp("server")
     config = VllmConfig(
-        max_batch=16, lora_rank=RANK, named_adapters=NAMED, start_deadline_s=290, **KEYS[place]
+        max_batch=16, lora_rank=RANK, named_adapters=NAMED, start_deadline_s=580, **KEYS[place]
     )
     model, log = write_model(folder / "model"), folder / "vllm.log"
     yield from kept(VllmServer(config, model, log, 0, environment, cpu=place == "cpu"))

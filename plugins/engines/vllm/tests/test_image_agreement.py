@@ -1,5 +1,6 @@
-"""A model that reads images, in a real vLLM server (CPU build): its log-probs are those of engine ``torch``, also after its
-vision tower was replaced, and its ids are ours."""
+"""A model that reads images, in a real vLLM server (CPU build): what the engine suite demands of images, and log-probs that
+are those of engine ``torch``, also after its vision tower was replaced. The server is one more than that of text models,
+since vLLM's model is of one architecture for good."""
 
 from __future__ import annotations
 
@@ -16,11 +17,13 @@ from astraflow_core.protocols.engine import Engine
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
 from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.server import VllmServer
-from astraflow_testing.conformance.subject import context, installed
+from astraflow_testing.conformance._models.images.engine_image_tests import EngineImageTests
+from astraflow_testing.conformance.engine import EngineConformance
+from astraflow_testing.conformance.subject import Subject, context, installed
 from astraflow_testing.images.pictures import picture, prompt, write_picture_model
 from astraflow_wire.images.model import ImageModel
 
-pytestmark = [pytest.mark.backend, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.backend, pytest.mark.timeout(2000)]
 GAP = 1e-4
 """Largest that was measured in float32 on CPU: 3e-6."""
 
@@ -40,9 +43,26 @@ def server(
     pictured: Path,
     kept: Callable[[VllmServer], Iterator[VllmServer]],
 ) -> Iterator[VllmServer]:
-    config = VllmConfig(max_batch=8, start_deadline_s=290)
+    config = VllmConfig(max_batch=8, start_deadline_s=580)
     log = pictured.with_name("vllm.log")
     yield from kept(VllmServer(config, pictured, log, 0, environment, cpu=True))
+
+
+class TestVllmImages(EngineImageTests):
+    deadline_s = 120.0  # the machine may be busy
+    tolerance = EngineConformance.tolerance
+
+    @pytest.fixture
+    def component(self, server: VllmServer) -> Subject:
+        return installed("engine", "vllm", {"url": server.url, "max_batch": 8})
+
+    @pytest.fixture
+    def picture_model(self, tmp_path: Path) -> Path:
+        return write(tmp_path / "pictured", 0)
+
+    @pytest.fixture
+    def other_picture_model(self, tmp_path: Path) -> Path:
+        return write(tmp_path / "pictured-otherwise", 1)
 
 
 def transparent() -> bytes:
