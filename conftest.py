@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import time_limits
 from hypothesis import settings
 from recorder import Recorder
 from surroundings import depends_on_who_runs_them
@@ -52,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
         del os.environ[name]
     if folder := own_folder():
         config.stash[TEMPORARY] = os.getpid(), folder
+    config.pluginmanager.register(time_limits)
     if config.getoption("record_durations"):
         config.pluginmanager.register(Recorder())
     workers = config.getoption("forked_workers")

@@ -46,6 +46,40 @@ def test_what_passes_alone_is_named_and_does_not_fail(
     assert "1 passed" in printed.splitlines()[-2]  # that one alone
 
 
+LONG_TO_DESCRIBE = """
+import time
+
+def pytest_runtest_makereport() -> None:
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        pass
+"""
+LIMITED = """
+import pytest
+
+@pytest.mark.timeout(0.4)
+def test_fails() -> None:
+    assert False
+
+def test_another() -> None:
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_a_time_limit_does_not_pass_while_a_failure_is_described(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (project / "conftest.py").write_text(LONG_TO_DESCRIBE)
+    (project / "test_file.py").write_text(LIMITED)
+    scripts = str(Path(tiers.__file__).parent)
+    assert (
+        dev._pytest("not slow", "-p", "time_limits", "-n", "0", "-o", f"pythonpath={scripts}") == 1
+    )
+    printed = capfd.readouterr().out
+    assert "1 failed, 1 passed" in printed and "Timeout" not in printed
+
+
 @pytest.mark.slow
 def test_what_fails_twice_fails(project: Path) -> None:
     (project / "test_file.py").write_text("def test_wrong() -> None:\n    assert False\n")
@@ -53,10 +87,27 @@ def test_what_fails_twice_fails(project: Path) -> None:
     assert dev._pytest("not slow", "-n", "0") == tiers.FAILED
 
 
+@pytest.mark.slow
+def test_tests_beside_others_are_printed_after_them(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    others = (tiers.BACKEND, "-n", "0", "-k", "unsteady", "-o", "markers=backend\ngpu\nslow")
+    (project / "test_file.py").write_text(
+        "import pytest\n\npytestmark = pytest.mark.backend\n" + UNSTEADY
+    )
+    with dev._printed_later(others) as later:
+        sys.stdout.write("first\n")
+        sys.stdout.flush()
+        assert dev._judged(later(), *others) == 0
+    printed = capfd.readouterr().out
+    assert printed.startswith("first") and "1 failed, 1 deselected" in printed
+    assert "UNSTEADY, to be mended: test_file.py::test_unsteady" in printed
+
+
 def test_many_failures_and_a_developers_are_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = tmp_path / ".pytest_cache/v/cache"
+    cache = tmp_path / "v/cache"
     cache.mkdir(parents=True)
 
     def failed(number: int) -> list[str]:
