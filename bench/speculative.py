@@ -7,6 +7,10 @@ others evenly: 0.13 nats a token. `speedup_repetitive`: CPU seconds without draf
 likely. `wall_…`: the same in wall seconds. `forwards_per_token_…`: how often a row was in a forward pass for each token that it got
 from one; 1 without drafts. `accepted_…`: right tokens of those drafted. Medians of interleaved pairs, which have `spread_…`.
 
+`restart_speedup`, `restart_wall`: of the first round of an engine that has just started, CPU and wall seconds without what the rollout
+store has of its prompts over those with it, read from disk, framed and indexed meanwhile; the store has one round of the same prompts.
+`forwards_per_token_restart` and `…_restart_without`, as above; `restart_same`: 1 if greedy tokens with and without it are equal.
+
 `p_value`: of a chi-square test of `tested_tokens` tokens of a random model against the exact distributions, with every draft verified. The
 probability of each token and of those below it, by a forward pass over the whole sequence in float64, is an interval; a number drawn
 evenly from it is even in [0, 1) over all tokens if and only if tokens are of these distributions. `tested_accepted`: the share
@@ -20,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +34,26 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from astraflow_core.types import GenerateRequest, GenerateResult, Sampling
+from astraflow_core.types import (
+    GenerateRequest,
+    GenerateResult,
+    Group,
+    Sampling,
+    Sequence,
+    Trajectory,
+)
 from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.engine import TorchEngine
 from astraflow_plugin_torch_engine.speculation.lengths import DraftLengths
+from astraflow_runtime.rollouts.building import line_of
+from astraflow_runtime.rollouts.building import trajectories as trajectories_of
+from astraflow_runtime.rollouts.earlier import EarlierGroups
+from astraflow_runtime.rollouts.records import GroupRecord
+from astraflow_runtime.rollouts.segments import SegmentWriter, encode
 from astraflow_testing.conformance.subject import context
 from astraflow_tiny_model.folder import write_tiny_model
+from astraflow_wire.groups import ReceivedGroup, encode_group
+from astraflow_wire.http.drafts import decode_drafts, encode_drafts
 from bench.support.timing import ratio, spread
 
 SIZES: dict[str, Any] = {"hidden": 256, "layers": 4, "heads": 4, "context": 512, "tie": False}
@@ -45,6 +64,7 @@ ALPHABET = "".join(chr(0x4E00 + number) for number in range(WORDS))
 PROMPTS, SAMPLES, PROMPT, TOKENS = 4, 4, 16, 128
 TEMPERATURES = {"repetitive": 1.0, "fresh": 20.0}
 SMALL: dict[str, Any] = {"hidden": 32, "layers": 2, "head_dim": 8, "context": 128, "init_std": 0.3}
+WRITER, STORED_BYTES = "dataflow", 64_000
 TESTED, BINS, BATCH, GROUP, LENGTH, SMALL_WORDS = 1_000_000, 200, 256, 16, 100, 27
 
 Tokens = npt.NDArray[np.int32]
@@ -61,6 +81,7 @@ def measure(quick: bool) -> dict[str, float]:
         for name in TEMPERATURES:
             measured = asyncio.run(compared(folder, place, name, pairs))
             found |= {f"{field}_{name}": value for field, value in measured.items()}
+        found |= asyncio.run(restarted(folder, place, pairs))
         small = write_tiny_model(place / "small", **SMALL)
         found |= tested_against_exact(small, place, tested)
     return found
@@ -143,6 +164,100 @@ async def compared(folder: Path, place: Path, name: str, pairs: int) -> dict[str
         "forwards_per_token": round(rows / (rows + accepted), 3),
         "accepted": round(accepted / max(1.0, drafted), 3),
     }
+
+
+def stored(folder: Path, asked: list[GenerateRequest], results: list[GenerateResult]) -> None:
+    """Write the groups of a round to a rollout store."""
+    writer = SegmentWriter(folder, WRITER, 1 << 30)
+    for number in range(PROMPTS):
+        at = slice(number * SAMPLES, (number + 1) * SAMPLES)
+        pairs = zip(asked[at], results[at], strict=True)
+        trajectories = [
+            Trajectory((sequence(r.prompt, found),), rewards={"policy": 0.0}) for r, found in pairs
+        ]
+        body = encode_group(Group(f"train-{number}", str(number), tuple(trajectories)), "raas-0")
+        record = GroupRecord(
+            number=number,
+            group=f"train-{number}",
+            time_s=0.0,
+            raas="raas-0",
+            prompt_id=str(number),
+            prompt_data={},
+            accepted=True,
+            trajectories=trajectories_of(ReceivedGroup(body)),
+            verdicts=[],
+            newest={},
+        )
+        assert writer.append(line_of(record), encode(record))
+    writer.close()
+
+
+def sequence(prompt: Tokens, found: GenerateResult) -> Sequence:
+    """A prompt and what was sampled after it."""
+    tokens = np.concatenate([prompt, found.tokens]).astype(np.int32)
+    sampled = np.arange(len(tokens)) >= len(prompt)
+    logprobs = np.concatenate([np.zeros(len(prompt), np.float32), found.logprobs])
+    return Sequence("policy", tokens, sampled, logprobs, np.where(sampled, 0, -1).astype(np.int32))
+
+
+async def learned(side: TorchEngine, store: EarlierGroups, prompt: int) -> None:
+    """As a RaaS does when a task begins."""
+    found = await asyncio.to_thread(store.find, str(prompt), STORED_BYTES)
+    given = decode_drafts(encode_drafts(found))
+    tokens = np.concatenate([each.tokens for each in given])
+    flags = np.concatenate([each.sampled for each in given])
+    await side.learn_drafts(tokens, flags, [len(each.tokens) for each in given])
+
+
+async def first_round(
+    folder: Path, place: Path, store: EarlierGroups | None, asked: list[GenerateRequest]
+) -> tuple[list[GenerateResult], dict[str, float]]:
+    """Of a new engine: what it sampled, and its gauges with ``cpu`` and ``wall`` seconds of the round."""
+    side = engine(place, "history")
+    await side.start(folder)
+    try:
+        began, cpu_began = time.perf_counter(), time.process_time()
+        learning = [] if store is None else [learned(side, store, at) for at in range(PROMPTS)]
+        results, _ = await asyncio.gather(sampled(side, asked), asyncio.gather(*learning))
+        cpu, wall = time.process_time() - cpu_began, time.perf_counter() - began
+        return results, {**await side.health(), "cpu": cpu, "wall": wall}
+    finally:
+        await side.close()
+
+
+async def restarted(folder: Path, place: Path, pairs: int) -> dict[str, float]:
+    """The fields of a restart."""
+    asked = rounds("repetitive", 0)
+    before, _ = await first_round(folder, place, None, asked)
+    stored(place / "rollouts", asked, before)
+    store = EarlierGroups(place / "rollouts", WRITER)
+    gauges: list[list[dict[str, float]]] = [[], []]
+    for number in range(1, pairs + 1):
+        for side, there in zip(gauges, (None, store), strict=True):
+            # Other random numbers: what is stored is what the policy may say, not what it will.
+            side.append((await first_round(folder, place, there, again(asked, number)))[1])
+    greedy = [
+        replace(request, sampling=replace(request.sampling, temperature=0)) for request in asked
+    ]
+    same = [(await first_round(folder, place, there, greedy))[0] for there in (None, store)]
+    equal = all((a.tokens == b.tokens).all() for a, b in zip(*same, strict=True))
+    cpu, wall = ([[each[key] for each in side] for side in gauges] for key in ("cpu", "wall"))
+    tokens = TOKENS * SAMPLES * PROMPTS - len(asked)  # those of a prefill have no step
+    forwards = [float(np.median([each["decoded_rows"] for each in side])) for side in gauges]
+    return {
+        "restart_speedup": round(ratio(*cpu), 3),
+        "restart_wall": round(ratio(*wall), 3),
+        "restart_spread": round(spread(*cpu), 3),
+        "forwards_per_token_restart": round(forwards[1] / tokens, 3),
+        "forwards_per_token_restart_without": round(forwards[0] / tokens, 3),
+        "restart_same": float(equal),
+    }
+
+
+def again(asked: list[GenerateRequest], number: int) -> list[GenerateRequest]:
+    """The same prompts after ``number`` others, so that the random numbers are others."""
+    warm = replace(asked[0], sampling=Sampling(1))
+    return [*(replace(warm, id=f"w{n}") for n in range(number)), *asked]
 
 
 @contextmanager

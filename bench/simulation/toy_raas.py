@@ -190,7 +190,7 @@ class RaasProcess:
         )
         service.probes = _NoProbes()  # type: ignore[assignment]
         service.measurements = SimpleNamespace(collect=dict)  # type: ignore[assignment]
-        service._dataflow._origin, service._dataflow._start = f"origin of {name}", start
+        service.dataflow._origin, service.dataflow._start = f"origin of {name}", start
         refresh.changed = service.served_changed
         self.service = service
         self._running: asyncio.Task[None] | None = None

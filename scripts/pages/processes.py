@@ -25,7 +25,7 @@ from astraflow_core.types.units import UNIT_COLUMNS
 from astraflow_runtime.dataflow.http.service import DataflowService
 from astraflow_runtime.raas.monitor import monitor_app
 from astraflow_wire import batches, column_table, groups, limits, messages
-from astraflow_wire.http import recovery
+from astraflow_wire.http import drafts, recovery
 from pages import views
 from pages.engine_host import engine_host
 from pages.fields import View
@@ -35,6 +35,7 @@ from pages.markdown import BEGIN, END, code, page, prose, table
 FRAMES: dict[tuple[str, str], tuple[type, ...]] = {
     ("/v1/groups", "body"): (groups.GroupHeader,),
     ("/v1/batches/next", "reply"): (batches.BatchHeader, batches.NoBatch),
+    ("/v1/tasks/drafts", "reply"): (drafts.DraftsHeader,),
 }
 """Headers of what travels as a frame instead of as a message."""
 NOT_JSON = {

@@ -71,6 +71,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "astraflow_wire.http.auth",
         "astraflow_wire.messages",
         "astraflow_wire.http.recovery",
+        "astraflow_wire.http.drafts",
         "astraflow_wire.frames",
         "astraflow_wire.completions",
         "astraflow_wire.groups",
@@ -154,9 +155,10 @@ PROVISIONAL = (
 the testing kit are for the tests of this repository first."""
 
 
-def public_modules() -> set[str]:
+@cache
+def public_modules() -> frozenset[str]:
     """All of them."""
-    return {module for entries in PUBLIC.values() for module in _expanded(entries)}
+    return frozenset(module for entries in PUBLIC.values() for module in _expanded(entries))
 
 
 def public_modules_table() -> str:

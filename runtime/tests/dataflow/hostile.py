@@ -24,7 +24,7 @@ from astraflow_runtime.dataflow.replay import JournalReplay
 from astraflow_wire import messages
 from astraflow_wire.frames import Frame, encode_frame
 from astraflow_wire.groups import GroupHeader
-from astraflow_wire.http import recovery
+from astraflow_wire.http import drafts, recovery
 
 TOKEN = "of-this-run"
 VIEWS = ("/v1/status", "/v1/waits", "/v1/balance", "/v1/health")
@@ -249,6 +249,9 @@ class Attacked:
             ),
             "/v1/tasks/fail": lambda: messages.FailTask(
                 raas="r0", task=self.task()[0], error="boom"
+            ),
+            "/v1/tasks/drafts": lambda: drafts.AskDrafts(
+                raas="r0", task=self.task()[0], most_bytes=1000
             ),
             "/v1/raas/leave": lambda: messages.LeaveRaas(raas="r1", reason="enough"),
             "/v1/raas/add": lambda: messages.AddRaas(id=id, count=1, author="ada"),

@@ -13,6 +13,7 @@ PATHS = (
     "/v1/raas/leave", "/v1/raas/add", "/v1/raas/drain", "/v1/trainers/register", "/v1/trainers/failed",
     "/v1/versions", "/v1/batches/next", "/v1/batches/ack", "/v1/batches/release", "/v1/stop",
     "/v1/data_policies/swap", "/v1/access/revoke", "/v1/versions/recover", "/v1/versions/offer",
+    "/v1/tasks/drafts",
 )  # fmt: skip
 ENDS = ("/v1/stop", "/v1/trainers/failed")
 """Messages that are there to end the run."""

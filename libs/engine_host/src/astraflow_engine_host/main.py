@@ -29,6 +29,7 @@ from astraflow_core.errors import AstraFlowError, EngineLost, WireError
 from astraflow_core.protocols.engine import DirectEngine, Engine, ReadsImages
 from astraflow_core.types import GenerateRequest, GenerateResult
 from astraflow_engine_host import protocol
+from astraflow_engine_host.drafts import TakesDrafts
 from astraflow_engine_host.failures import as_failure
 from astraflow_engine_host.sharing.attached import AttachedEngine, attachment_of
 from astraflow_engine_host.spec import TOKEN_VARIABLE, ChildSpec, part_name, read_spec
@@ -173,6 +174,11 @@ class EngineHost:
                 await cast(DirectEngine, self._engine).join(rendezvous)
             case protocol.Receive(version=version, buckets=delivered):
                 await cast(DirectEngine, self._engine).receive(version, delivered)
+            case protocol.LearnDrafts(lengths=lengths):
+                tokens = protocol.array(buffers, 0, np.int32, sum(lengths))
+                sampled = protocol.array(buffers, 1, np.uint8, sum(lengths)).astype(np.bool_)
+                engine = cast(TakesDrafts, self._engine)
+                values = {"useful": float(await engine.learn_drafts(tokens, sampled, lengths))}
             case protocol.Sleep(level=level):
                 await self._engine.sleep(level)
             case protocol.Wake():

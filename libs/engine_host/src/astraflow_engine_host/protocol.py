@@ -146,6 +146,13 @@ class Receive(HostMessage, frozen=True, tag="receive"):
     buckets: tuple[Bucket, ...]
 
 
+class LearnDrafts(HostMessage, frozen=True, tag="learn_drafts"):
+    """``TakesDrafts.learn_drafts``; buffers: tokens, int32, and sampled, uint8; the reply's ``useful``: what it returns."""
+
+    call: int
+    lengths: list[_Count]
+
+
 class Sleep(HostMessage, frozen=True, tag="sleep"):
     """``Engine.sleep``."""
 
@@ -239,6 +246,7 @@ ToHost = (
     | LoadWeights
     | Join
     | Receive
+    | LearnDrafts
     | Sleep
     | Wake
     | Health
@@ -259,14 +267,12 @@ def frames(message: ToHost | FromHost, *buffers: npt.NDArray[Any]) -> Frames:
 
 def decode_to_host(header: bytes) -> ToHost:
     """What the RaaS sent. Raises :class:`WireError`, as all decoding here does."""
-    message: ToHost = from_msgpack(header, ToHost, "malformed message of a RaaS")  # type: ignore[arg-type]
-    return message
+    return cast(ToHost, from_msgpack(header, ToHost, "malformed message of a RaaS"))  # type: ignore[arg-type]
 
 
 def decode_from_host(header: bytes) -> FromHost:
     """What a host sent."""
-    message: FromHost = from_msgpack(header, FromHost, "malformed message of a host")  # type: ignore[arg-type]
-    return message
+    return cast(FromHost, from_msgpack(header, FromHost, "malformed message of a host"))  # type: ignore[arg-type]
 
 
 def array(buffers: Sequence[bytes], index: int, dtype: type[D], length: int) -> npt.NDArray[D]:

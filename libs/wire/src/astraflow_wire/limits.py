@@ -68,6 +68,10 @@ MAX_PROBE_BYTES = 16 << 20
 thousand tokens.
 """
 MAX_PROBE_ROWS = 4096
+MAX_DRAFT_BYTES = 4 << 20
+"""The most bytes of earlier sequences that a RaaS gets for a task, to draft from."""
+MAX_DRAFT_SEQUENCES = 256
+"""The most of these sequences."""
 MAX_SPANS = 4096
 """Spans of the episodes of a group."""
 MAX_SPAN_S = 1e7
@@ -117,6 +121,11 @@ PromptId = Annotated[str, Meta(max_length=MAX_PROMPT_ID)]
 Label = Annotated[str, Meta(max_length=MAX_LABEL)]
 Metrics = Annotated[dict[Label, Number], Meta(max_length=MAX_METRICS)]
 """Metric → finite value."""
+DraftBytes = Annotated[int, Meta(ge=0, le=MAX_DRAFT_BYTES)]
+DraftPolicies = Annotated[list[Name], Meta(max_length=MAX_DRAFT_SEQUENCES)]
+"""The policy of each sequence."""
+DraftSizes = Annotated[list[Length], Meta(max_length=MAX_DRAFT_SEQUENCES)]
+"""Tokens of each sequence."""
 Versions = Annotated[dict[Name, Version], Meta(max_length=MAX_POLICIES)]
 """Policy → version."""
 Digests = Annotated[dict[Name, Name], Meta(max_length=MAX_POLICIES)]

@@ -17,6 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from astraflow_core.types import GenerateRequest, GenerateResult, Sampling, WeightSource
+from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_plugin_torch_engine.engine import TorchEngine
 from astraflow_plugin_torch_engine.speculation.history import (
     CONTEXT,
@@ -26,6 +27,7 @@ from astraflow_plugin_torch_engine.speculation.history import (
     new_readers,
 )
 from astraflow_plugin_torch_engine.speculation.lengths import DraftLengths
+from astraflow_plugin_torch_engine.speculation.stored import of_like_lengths, stored_spans
 from astraflow_testing.conformance.engine import EngineConformance, Subject, installed
 
 Serve = Callable[..., AbstractAsyncContextManager[TorchEngine]]
@@ -206,6 +208,100 @@ def test_exact_log_probs_stay_exact(serve: Serve, folder: Path, always: None) ->
     for one, another in zip(plain, found, strict=True):
         assert another.tokens.tolist() == one.tokens.tolist()
         assert another.logprobs.tobytes() == one.logprobs.tobytes()
+
+
+# Drafts from elsewhere
+
+
+def stored(asked: list[GenerateRequest], results: list[GenerateResult]) -> tuple[Any, ...]:
+    """What ``learn_drafts`` takes, of sequences that a rollout store would have."""
+    pairs = [(r.prompt, result.tokens) for r, result in zip(asked, results, strict=True)]
+    sampled = [np.repeat([False, True], [len(prompt), len(tokens)]) for prompt, tokens in pairs]
+    tokens = np.concatenate([part for pair in pairs for part in pair]).astype(np.int32)
+    return tokens, np.concatenate(sampled), [len(flags) for flags in sampled]
+
+
+def test_an_engine_that_was_restarted_drafts_from_stored_sequences_and_samples_the_same(
+    serve: Serve, folder: Path, always: None
+) -> None:
+    """With other seeds: what is stored are guesses, and what is sampled is the engine's own."""
+    samplings = [Sampling(40, temperature=0, ignore_eos=True), Sampling(40, temperature=0.3)]
+    prompts = [
+        replace(request, prompt=request.prompt + n)
+        for n, request in enumerate(requests(samplings)[:3])
+    ]
+    asked = [replace(prompts[0]), replace(prompts[1])]
+
+    async def run(learned: tuple[Any, ...] | None, **keys: Any) -> Any:
+        async with serve(folder, **keys) as engine:
+            if learned is not None:
+                assert await engine.learn_drafts(*learned) is (keys.get("speculation") is None)
+            results = [await engine.generate(request) for request in asked]
+            return results, await engine.health()
+
+    first, plain = asyncio.run(run(None))
+    learned = stored(asked, first)
+    again, drafted = asyncio.run(run(learned))
+    without, off = asyncio.run(run(learned, speculation="none"))
+    for one, other, third in zip(first, again, without, strict=True):
+        assert other.tokens.tolist() == one.tokens.tolist() == third.tokens.tolist()
+    tokens = sum(len(result.tokens) for result in first)
+    assert drafted["learned_tokens"] == tokens
+    assert drafted["accepted_tokens"] > plain["accepted_tokens"] + 0.4 * tokens
+    assert off["accepted_tokens"] == 0
+
+
+def test_stored_sequences_that_are_wrong_change_nothing(
+    serve: Serve, folder: Path, always: None
+) -> None:
+    asked = requests(SAMPLINGS[:4])
+    generator = np.random.default_rng(0)
+    wrong = generator.integers(2, 27, 4000).astype(np.int32)
+
+    async def run(learn: bool) -> Any:
+        async with serve(folder) as engine:
+            if learn:
+                await engine.learn_drafts(wrong, generator.random(4000) < 0.9, [1000] * 4)
+            return await sampled(engine, asked), await engine.health()
+
+    (plain, _), (found, health) = asyncio.run(run(False)), asyncio.run(run(True))
+    assert health["drafted_tokens"] > health["accepted_tokens"]
+    for one, other in zip(plain, found, strict=True):
+        assert other.tokens.tolist() == one.tokens.tolist()
+
+
+def test_stored_sequences_of_another_model_are_refused(serve: Serve, folder: Path) -> None:
+    some = np.arange(4, dtype=np.int32)
+    flags = np.ones(4, np.bool_)
+
+    async def main() -> None:
+        async with serve(folder) as engine:
+            with pytest.raises(ValueError, match=r"token ids from 0 to 99; expected 0 to .*redact"):
+                await engine.learn_drafts(np.array([0, 99], np.int32), flags[:2], [2])
+            with pytest.raises(ValueError, match="4 tokens and 4 flags; expected 5"):
+                await engine.learn_drafts(some, flags, [5])
+            # What was not sampled may be anything, such as the place of an image.
+            assert await engine.learn_drafts(some - 7, np.arange(4) == 9, [2, 2])
+            assert await engine.learn_drafts(some[:0], flags[:0], [])
+            assert (await engine.health())["learned_tokens"] == 0
+
+    asyncio.run(main())
+    with pytest.raises(ValueError, match='stored_drafts_kb needs speculation = "history"'):
+        TorchEngineConfig(speculation="none", stored_drafts_kb=64)
+
+
+def test_spans_are_split_by_turn_and_sequence() -> None:
+    tokens = np.arange(10, dtype=np.int32)
+    sampled = np.array([0, 1, 1, 0, 1, 1, 1, 0, 0, 1], np.bool_)
+    found = stored_spans(tokens, sampled, [6, 0, 4], 10)
+    assert [(p.tolist(), t.tolist()) for p, t in found] == [
+        ([0], [1, 2]),
+        ([0, 1, 2, 3], [4, 5]),
+        ([], [6]),
+        ([6, 7, 8], [9]),
+    ]
+    lots = [[len(t) for _, t in lot] for lot in of_like_lengths(found)]
+    assert lots == [[1, 1], [2, 2]]
 
 
 # The history

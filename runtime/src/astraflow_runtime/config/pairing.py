@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from astraflow_core.capabilities import CAPABILITIES, pairing_problems
+from astraflow_engine_host.drafts import KEY as STORED_DRAFTS
 from astraflow_runtime.config.exactness import exactness_lines
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ def pairing_lines(config: RunConfig, components: Components) -> list[str]:
         lines += _of_policy(config, f"policies.{name}", policy, components)
     for name, engine in config.engines.items():
         lines += _of_follower(config, f"engines.{name}", engine, components)
+        if getattr(components[f"engines.{name}"][1], STORED_DRAFTS, 0):
+            lines.append(
+                f"engines.{name}.{STORED_DRAFTS}: the rollout store has what policies sample, and nothing of this engine; leave "
+                "it out"
+            )
     launcher = components.get("launcher")
     if config.run.colocated and launcher and "local" not in launcher[0].component.capabilities:
         lines.append(
@@ -199,6 +205,14 @@ def _of_policy(
     if policy.images:
         lines += _of_images(where, policy, components)
     lines += exactness_lines(where, policy, components)
+    if (
+        getattr(components[f"{where}.engine"][1], STORED_DRAFTS, 0)
+        and not config.rollouts.groups_per_step
+    ):
+        lines.append(
+            f"{where}.engine.{STORED_DRAFTS}: drafts come from the rollout store, and rollouts.groups_per_step = 0 stores "
+            "nothing; store groups, up to all of a batch, or set the key to 0"
+        )
     publishes = getattr(components[f"{where}.trainer"][1], "publish", "")
     if publishes == "sharded" and "sharded" not in transport.component.capabilities:
         lines.append(

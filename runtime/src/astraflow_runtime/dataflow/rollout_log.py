@@ -10,6 +10,7 @@ from astraflow_core.config.models import RunConfig
 from astraflow_runtime.dataflow.journal.entries import Judged
 from astraflow_runtime.dataflow.tasks.queue import TaskRecord
 from astraflow_runtime.rollouts.building import trajectories
+from astraflow_runtime.rollouts.earlier import EarlierGroups
 from astraflow_runtime.rollouts.records import (
     FailureRecord,
     GroupLine,
@@ -20,6 +21,7 @@ from astraflow_runtime.rollouts.sampling import GroupSampling, number_of
 from astraflow_runtime.rollouts.segments import FOLDER, IndexTail, segments
 from astraflow_runtime.rollouts.writer import RolloutWriter, dataflow_bytes, redaction
 from astraflow_wire.groups import ReceivedGroup
+from astraflow_wire.http.drafts import PastSequence
 from astraflow_wire.messages import FailTask
 
 WRITER = "dataflow"
@@ -32,12 +34,16 @@ CATCH_UP_S = 5.0
 
 
 class RolloutLog:
-    """Writes what ``sampling`` chooses through ``writer``; nothing without a writer."""
+    """Writes what ``sampling`` chooses through ``writer``; nothing without a writer. ``earlier``: what is stored."""
 
     def __init__(
-        self, sampling: GroupSampling, writer: RolloutWriter | None, written: frozenset[int]
+        self,
+        sampling: GroupSampling,
+        writer: RolloutWriter | None,
+        written: frozenset[int],
+        earlier: EarlierGroups | None = None,
     ) -> None:
-        self._sampling, self._writer = sampling, writer
+        self._sampling, self._writer, self._earlier = sampling, writer, earlier
         self._written = written
         self._updates, self._failures = -1, 0
 
@@ -53,7 +59,16 @@ class RolloutLog:
         writer = RolloutWriter(
             folder, WRITER, dataflow_bytes(config), redaction(config.rollouts.redact)
         )
-        return cls(sampling, writer, _written(folder))
+        return cls(sampling, writer, _written(folder), EarlierGroups(folder, WRITER))
+
+    @property
+    def stores(self) -> bool:
+        """Whether groups are stored."""
+        return self._writer is not None
+
+    def earlier(self, prompt_id: str, most_bytes: int) -> list[PastSequence]:
+        """Stored sequences of a prompt (:meth:`EarlierGroups.find`), read from disk. May be called in any thread."""
+        return [] if self._earlier is None else self._earlier.find(prompt_id, most_bytes)
 
     def pushed(
         self,

@@ -39,6 +39,7 @@ from astraflow_runtime.raas.granted_places import GrantedPlaces
 from astraflow_runtime.raas.monitor import monitor_app, write_address
 from astraflow_runtime.raas.rewards.pool import RewardPool
 from astraflow_runtime.raas.service import RaasService
+from astraflow_runtime.raas.stored_drafts import StoredDrafts, draft_bytes
 from astraflow_runtime.raas.user_objects import load_user_objects
 from astraflow_runtime.rollouts.sampling import GroupSampling
 from astraflow_runtime.telemetry.logs import configure_logging
@@ -159,6 +160,11 @@ class _Raas:
             config.run.give_up_after_s,
         )
         self.service.offer = self.offers.want
+        replicas = {name: handle.replicas for name, handle in self.handles.items()}
+        self.drafts = StoredDrafts(
+            self.service.dataflow.drafts, replicas, draft_bytes(config), config.run.deadline_s
+        )
+        self.runner.begins = self.drafts.fetch
         if self.shared is not None:
             self.shared.replicas = self._sleepers()
             self.shared.changed = self._turn_changed
@@ -324,6 +330,7 @@ class _Raas:
         service.cancel()
         await asyncio.gather(service, return_exceptions=True)
         await self.offers.close()
+        await self.drafts.close()
         await asyncio.gather(*(engine.close() for engine in self._all_engines()))
         for task in tasks:
             task.cancel()

@@ -68,7 +68,7 @@ class RaasService:
         self._room = asyncio.Event()
         self._all_served = asyncio.Event()
         self._serving_changed = asyncio.Event()
-        self._dataflow = RaasClient(
+        self.dataflow = RaasClient(
             client,
             name,
             list(refreshes),
@@ -95,14 +95,14 @@ class RaasService:
     @property
     def incarnation(self) -> int:
         """The number of the last registration."""
-        return self._dataflow.incarnation
+        return self.dataflow.incarnation
 
     def renews_in_thread(self, client: SyncClient) -> ThreadRenewal:
         """The object that renews while the running event loop is blocked; it takes over ``client``."""
         run = self.config.run
         return ThreadRenewal(
             client,
-            self._dataflow,
+            self.dataflow,
             lambda: list(self._tasks),
             self._on_notices,
             asyncio.get_running_loop(),
@@ -118,7 +118,7 @@ class RaasService:
     async def run(self) -> None:
         """Register and work until cancelled; returns all leases at the end. Raises what ended it."""
         try:
-            await self._dataflow.register(self.config.run.start_deadline_s)
+            await self.dataflow.register(self.config.run.start_deadline_s)
             log.info(
                 "%s registered for %d episodes at once",
                 self.name,
@@ -158,7 +158,7 @@ class RaasService:
         try:
             # Report the last figures: a short run ends between two renewals.
             await self._renew(LEAVE_S)
-            await self._dataflow.leave(reason, LEAVE_S)
+            await self.dataflow.leave(reason, LEAVE_S)
         except (DeadlineExceeded, Refused) as error:
             log.info("%s could not notify the dataflow that it left: %s", self.name, error)
 
@@ -207,7 +207,7 @@ class RaasService:
     async def _lease(self, free: int) -> None:
         serving, seen = self._serving(), self._seen()
         digests = self._digests()
-        for task in await self._dataflow.lease(free, LONG_POLL_S, serving, seen, digests):
+        for task in await self.dataflow.lease(free, LONG_POLL_S, serving, seen, digests):
             self._start(task)
 
     def _serving(self) -> dict[str, int]:
@@ -315,12 +315,12 @@ class RaasService:
         self.stopping.set()
 
     async def _roll_out(self, task: messages.Task, episode_ended: Callable[[], None]) -> None:
-        incarnation = self._dataflow.incarnation
+        incarnation = self.dataflow.incarnation
         try:
             await self._until_all_served(task.deadline_s)
             async with self._devices.use():
                 body = await self._runner.run(task, episode_ended, incarnation)
-            await self._dataflow.push(body)
+            await self.dataflow.push(body)
         except TaskFailed as error:
             await self._fail(task, str(error), error.fatal, error.environment)
         except Refused as error:
@@ -345,7 +345,7 @@ class RaasService:
         self, task: messages.Task, error: str, fatal: bool = False, environment: str = ""
     ) -> None:
         log.warning("task %s failed: %s", task.id, error)
-        await self._dataflow.fail(task.id, error, fatal, environment)
+        await self.dataflow.fail(task.id, error, fatal, environment)
 
     # -- renewal ---------------------------------------------------------------------------------
 
@@ -368,12 +368,12 @@ class RaasService:
 
     @property
     def _renew_s(self) -> float:
-        return min(self.config.run.lease_s / 3, self._dataflow.renew_s)
+        return min(self.config.run.lease_s / 3, self.dataflow.renew_s)
 
     async def _renew(self, deadline_s: float | None = None) -> None:
         clock = asyncio.get_running_loop().time
         began = clock()
-        await self._dataflow.renew(
+        await self.dataflow.renew(
             list(self._tasks),
             self._serving(),
             self._seen(),

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +227,15 @@ class AttachedEngine:
         call = next(self._numbers)
         values, _ = await self._ask(call, messages.encode(protocol.Health(call)))
         return values
+
+    async def learn_drafts(
+        self,
+        tokens: npt.NDArray[np.int32],
+        sampled: npt.NDArray[np.bool_],
+        lengths: Sequence[int],
+    ) -> bool:
+        """Nothing: what a run has sampled stays out of an engine that others share."""
+        return False
 
     async def close(self) -> None:
         """End all requests, and give the adapter's place back."""

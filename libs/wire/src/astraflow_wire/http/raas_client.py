@@ -13,6 +13,7 @@ from typing import TypeVar
 from astraflow_core.errors import RaasRefused, Refused
 from astraflow_wire import messages
 from astraflow_wire.http.client import AsyncClient
+from astraflow_wire.http.drafts import AskDrafts, PastSequence, decode_drafts
 from astraflow_wire.limits import sendable
 
 log = logging.getLogger("astraflow.wire")
@@ -200,6 +201,14 @@ class RaasClient:
             )
         except Refused as refused:
             log.info("the failure of task %s came too late: %s", task, refused)
+
+    async def drafts(self, task: str, most_bytes: int, deadline_s: float) -> list[PastSequence]:
+        """Sequences of earlier groups of the prompt of a leased task; none if it is not leased any longer."""
+        asked = AskDrafts(
+            raas=self._raas, task=task, most_bytes=most_bytes, incarnation=self.incarnation
+        )
+        body = await self._client.post_for_bytes("/v1/tasks/drafts", asked, deadline_s=deadline_s)
+        return decode_drafts(body)
 
     async def leave(self, reason: str, deadline_s: float | None = None) -> None:
         """Give all leases back."""

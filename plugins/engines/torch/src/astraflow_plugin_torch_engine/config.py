@@ -36,6 +36,11 @@ class TorchEngineConfig(ConfigModel):
         1 << 19,
         description="Number of tokens that guesses are taken from, 69 bytes each; rounded up to a power of two.",
     )
+    stored_drafts_kb: Annotated[int, Field(ge=0, le=4000)] = Field(
+        0,
+        description="KB of earlier samples of its prompt that each task adds to what guesses are taken from, 5 bytes a token, "
+        "from the rollout store of the run: guesses after a restart, and from other RaaS. 0: none.",
+    )
     broadcast_deadline_s: Annotated[float, Field(gt=0)] = Field(
         30.0, description="Maximum duration of a broadcast of a version, including the rendezvous."
     )
@@ -54,6 +59,14 @@ class TorchEngineConfig(ConfigModel):
         description="Compute in an order that depends on the tokens of a sequence only, as a trainer 'torch' with this key does: "
         "their log-probs are then bitwise equal.",
     )
+
+    @model_validator(mode="after")
+    def _drafts_are_verified(self) -> Self:
+        if self.stored_drafts_kb and self.speculation == "none":
+            raise ValueError(
+                'stored_drafts_kb needs speculation = "history", which verifies drafts'
+            )
+        return self
 
     @model_validator(mode="after")
     def _batch_invariant_alone(self) -> Self:

@@ -29,6 +29,7 @@ from astraflow_plugin_torch_engine.model import CausalModel
 from astraflow_plugin_torch_engine.reading import ImageReader
 from astraflow_plugin_torch_engine.receiving import BroadcastMembership
 from astraflow_plugin_torch_engine.sampling import SEMANTICS
+from astraflow_plugin_torch_engine.speculation.stored import stored_spans
 from astraflow_plugin_torch_engine.stacked_adapters import MOST, PreparedAdapter
 from astraflow_serving.tokens import check_request, check_tokens
 from astraflow_torch_weights.preloading import preload as preload
@@ -115,6 +116,21 @@ class TorchEngine:
         await self._reading.read(tokens, images)
         scores: npt.NDArray[np.float32] = await _command(loop, lambda: loop.score(tokens, images))
         return scores
+
+    async def learn_drafts(
+        self,
+        tokens: npt.NDArray[np.int32],
+        sampled: npt.NDArray[np.bool_],
+        lengths: Sequence[int],
+    ) -> bool:
+        """See :class:`astraflow_engine_host.drafts.TakesDrafts`. Indexed between two decoding steps; nothing without
+        speculation."""
+        loop = self._loop
+        if (speculation := loop.speculation) is None:
+            return False
+        spans = stored_spans(tokens, sampled, lengths, loop.model.vocab)
+        useful: bool = await _command(loop, lambda: speculation.learn(spans))
+        return useful
 
     @property
     def most_adapters(self) -> int:

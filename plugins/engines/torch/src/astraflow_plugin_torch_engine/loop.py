@@ -67,10 +67,10 @@ class DecodeLoop:
         self.pending = Pending(events)
         self._batch = DecodingBatch(config.max_batch, model.eos, seed)
         self._live = LiveVersions(config.live_adapters, self.named, self._batch)
-        self._speculation: Speculation | None = None
+        self.speculation: Speculation | None = None
         if config.speculation == "history" and can_pack(model.module):
             alone = model.device.type == "cpu" and config.threads == 1
-            self._speculation = Speculation(config.max_batch, config.history_tokens, alone)
+            self.speculation = Speculation(config.max_batch, config.history_tokens, alone)
         self._pool = KVPool()
         self._inbox: deque[Job | tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._waiting: list[tuple[int, int, Job]] = []
@@ -103,7 +103,7 @@ class DecodeLoop:
             "waiting": waiting,
             "version": self.version,
             **self.counters,
-            **({} if self._speculation is None else {"drafted_tokens": self._speculation.drafted}),
+            **({} if self.speculation is None else self.speculation.counters),
             **self.seconds,
             **self._live.gauges,
         }
@@ -257,8 +257,8 @@ class DecodeLoop:
             self.pending.settled.extend((job.future, error) for job in jobs)
             return
         try:
-            if self._speculation is not None:
-                self._speculation.begin(self._batch, jobs, first)
+            if self.speculation is not None:
+                self.speculation.begin(self._batch, jobs, first)
             order = {key: number for number, key in enumerate(prompts)}
             source = np.array([order[job.prompt_key] for job in jobs])
             index = self.model.tensor(source)
@@ -307,10 +307,10 @@ class DecodeLoop:
         started = time.perf_counter()
         self.counters["decoded_rows"] += self._batch.size
         try:
-            if self._speculation is None or self._batch.recorded:
+            if self.speculation is None or self._batch.recorded:
                 self._sample(self._decode(), 0)
             else:
-                self._speculate(self._speculation)
+                self._speculate(self.speculation)
         except Exception as error:  # noqa: BLE001 (raised where the requests are awaited)
             self._fail(error)
         self.counters["steps"] += 1
@@ -404,12 +404,12 @@ class DecodeLoop:
         self._drop(rows)
 
     def _drop(self, rows: npt.NDArray[np.int64]) -> None:
-        if len(rows) and self._speculation is not None:
-            self._speculation.remove(self._batch, rows)
+        if len(rows) and self.speculation is not None:
+            self.speculation.remove(self._batch, rows)
         unclean = self.named.known or any(self._batch.jobs[row].error for row in rows.tolist())
         movers, holes = self._batch.remove(rows)
-        if len(movers) and self._speculation is not None:
-            self._speculation.move(movers, holes)
+        if len(movers) and self.speculation is not None:
+            self.speculation.move(movers, holes)
         columns = int(self._batch.rows["position"][holes].max(initial=0))
         moved = [self.model.tensor(each) for each in (rows, movers, holes)]
         self._pool.remove(moved, columns, unclean)

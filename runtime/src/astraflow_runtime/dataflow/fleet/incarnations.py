@@ -11,6 +11,7 @@ from typing import Protocol
 from astraflow_core.errors import Refused
 from astraflow_runtime.dataflow.state import FlowState
 from astraflow_wire.groups import GroupHeader
+from astraflow_wire.http.drafts import AskDrafts
 from astraflow_wire.http.recovery import OfferVersion
 from astraflow_wire.messages import (
     AcknowledgeBatch,
@@ -24,7 +25,7 @@ from astraflow_wire.messages import (
     TrainerFailed,
 )
 
-RaasCall = LeaseTasks | RenewLeases | FailTask | LeaveRaas | GroupHeader | OfferVersion
+RaasCall = LeaseTasks | RenewLeases | FailTask | LeaveRaas | GroupHeader | OfferVersion | AskDrafts
 TrainerCall = AnnouncementMessage | NextBatch | AcknowledgeBatch | ReleaseBatches | TrainerFailed
 
 

@@ -13,6 +13,7 @@ RIGHTS: dict[str, Role] = {
     "/v1/tasks/lease": "raas",
     "/v1/tasks/renew": "raas",
     "/v1/tasks/fail": "raas",
+    "/v1/tasks/drafts": "raas",
     "/v1/groups": "raas",
     "/v1/versions/offer": "raas",
     "/v1/trainers/register": "trainer",

@@ -29,6 +29,7 @@ from astraflow_runtime.package_skew import package_skew
 from astraflow_wire.host.process import FULL_COLLECTION_S
 from astraflow_wire.http.access import ROLES, Access, Grant, is_name
 from astraflow_wire.http.client import NO_ROOM
+from astraflow_wire.http.drafts import AskDrafts, encode_drafts
 from astraflow_wire.http.recovery import OfferVersion, RecoverVersion
 from astraflow_wire.http.server import create_app, frame, read_message, reply
 from astraflow_wire.messages import (
@@ -272,6 +273,20 @@ class DataflowService:
                 return Response()
         return reply(recovering.found(recovery))
 
+    async def _drafts(self, request: Request) -> Response:
+        message = await _message(request, AskDrafts)
+        state = self.flow.state
+        check_incarnation(state, message)
+        table = state.table_of(message.task)
+        task = table.get(message.task) if table.owns(message.task) else None
+        rollouts = state.rollouts
+        if not rollouts.stores:
+            raise Refused(409, "this run stores no rollouts: [rollouts] groups_per_step is 0")
+        if task is None or task.eval_set or task.lease_of(message.raas) is None:
+            return frame(encode_drafts([]))
+        found = await asyncio.to_thread(rollouts.earlier, task.prompt.id, message.most_bytes)
+        return frame(encode_drafts(found))
+
     def _add_routes(self) -> None:
         flow, post = self.flow, self.app.add_call
         leasing, training, state = flow.leasing, flow.training, flow.state
@@ -337,6 +352,7 @@ class DataflowService:
         call("/v1/raas/add", AddRaas, flow.pool.add)
         call("/v1/raas/drain", DrainRaas, flow.pool.drain)
         call("/v1/tasks/fail", FailTask, leasing.fail)
+        post("/v1/tasks/drafts", self._drafts)
         call("/v1/trainers/register", RegisterTrainer, self._register_trainer)
         call("/v1/trainers/failed", TrainerFailed, training.failed)
         call("/v1/versions", AnnouncementMessage, training.announce)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from astraflow_core.types import (
 from astraflow_engine_host import protocol
 from astraflow_engine_host.protocol import HostGone
 from astraflow_runtime.raas.engines.deadlines import ended
+from astraflow_wire.http.drafts import PastSequence
 from astraflow_wire.images.table import encode_joined
 
 Call = Callable[[int], protocol.ToHost]
@@ -132,6 +133,18 @@ class HostClient:
             deadline_s,
             f"receive version {delivery.version}",
         )
+
+    async def learn_drafts(self, sequences: Sequence[PastSequence], deadline_s: float) -> bool:
+        """``TakesDrafts.learn_drafts``."""
+        lengths = [len(each.tokens) for each in sequences]
+        tokens = np.concatenate([each.tokens for each in sequences], dtype=np.int32)
+        sampled = np.concatenate([each.sampled for each in sequences]).view(np.uint8)
+        values, _ = await self._sent(
+            lambda call: protocol.frames(protocol.LearnDrafts(call, lengths), tokens, sampled),
+            deadline_s,
+            "learn drafts",
+        )
+        return bool(values.get("useful"))
 
     async def sleep(self, level: int, deadline_s: float) -> None:
         """``Engine.sleep``."""

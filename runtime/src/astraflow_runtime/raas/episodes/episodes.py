@@ -91,7 +91,8 @@ class EpisodeCounters:
 @dataclass
 class TaskRunner:
     """Rolls out tasks with the run's workflow and reward over ``policies``. ``stores(task)``: whether the rollout store
-    keeps its group; if so, its text is pushed too; ``traces(task)``: whether its spans are recorded."""
+    keeps its group; if so, its text is pushed too; ``traces(task)``: whether its spans are recorded; ``begins(task)`` is called
+    before its first episode."""
 
     raas: str
     workflow: NamedWorkflow
@@ -99,6 +100,7 @@ class TaskRunner:
     policies: Mapping[str, PolicyHandle]
     stores: Callable[[Task], bool] = lambda _: False
     traces: Callable[[Task], bool] = lambda _: False
+    begins: Callable[[Task], None] = lambda _: None
     counters: EpisodeCounters = field(default_factory=EpisodeCounters)
     turns: Turns = field(default_factory=Turns)
     metrics: EpisodeMetrics = field(init=False)
@@ -123,6 +125,7 @@ class TaskRunner:
         self, task: Task, episode_ended: Callable[[], None] = lambda: None
     ) -> PlayedEpisodes:
         """Roll out the task; returns trajectories."""
+        self.begins(task)
         prompt = Prompt(task.prompt_id, task.data)
         engines = {name: self._engine(handle, task) for name, handle in self.policies.items()}
         scoring: set[asyncio.Task[Any] | None] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from hashlib import blake2b
 
 import numpy as np
@@ -18,6 +19,7 @@ from astraflow_plugin_torch_engine.speculation.history import (
     new_readers,
 )
 from astraflow_plugin_torch_engine.speculation.lengths import DraftLengths
+from astraflow_plugin_torch_engine.speculation.stored import StoredSpan, of_like_lengths
 
 Int64 = npt.NDArray[np.int64]
 
@@ -39,7 +41,7 @@ class Speculation:
     def __init__(self, capacity: int, tokens: int, cpu_clock: bool) -> None:
         self.history = TokenHistory(tokens)
         self.lengths = DraftLengths()
-        self.drafted = 0
+        self.counters = {"drafted_tokens": 0, "learned_tokens": 0}
         self.clock = time.thread_time if cpu_clock else time.perf_counter
         self._readers = np.zeros(capacity, READER)
         self._pending: list[tuple[npt.NDArray[np.int32], Int64, npt.NDArray[np.void]]] = []
@@ -52,7 +54,7 @@ class Speculation:
     def begin(self, batch: DecodingBatch, jobs: list[Job], first: int) -> None:
         """Rows from ``first`` on are of ``jobs``."""
         prompts = {job.request.prompt.tobytes(): job.request.prompt for job in jobs}
-        numbers = {key: int.from_bytes(blake2b(key, digest_size=8).digest()) for key in prompts}
+        numbers = {key: _scope(prompt) for key, prompt in prompts.items()}
         scopes = [numbers[job.request.prompt.tobytes()] for job in jobs]
         self._readers[first : batch.size] = new_readers(np.array(scopes, np.uint64))
         ends = [prompt[-_MOST_PROMPT:] for prompt in prompts.values()]
@@ -61,6 +63,20 @@ class Speculation:
         for row, end in zip(text, ends, strict=True):
             row[CONTEXT : CONTEXT + len(end)] = end
         self._wait(text, lengths, new_readers(np.array(list(numbers.values()), np.uint64)))
+
+    def learn(self, spans: Iterable[StoredSpan]) -> bool:
+        """Index what was sampled elsewhere, at once. Returns whether drafts pay at present."""
+        for some in of_like_lengths(spans):
+            counts = np.array([len(span.tokens) for span in some])
+            text = np.full((len(some), CONTEXT + int(counts.max())), -1, np.int32)
+            for row, (prompt, tokens) in zip(text, some, strict=True):
+                last = prompt[-CONTEXT:]
+                row[CONTEXT - len(last) : CONTEXT] = last
+                row[CONTEXT : CONTEXT + len(tokens)] = tokens
+            scopes = np.array([_scope(span.prompt) for span in some], np.uint64)
+            self.history.extend(text, counts, new_readers(scopes))
+            self.counters["learned_tokens"] += int(counts.sum())
+        return self._skip < _RESTING
 
     def drafts(self, batch: DecodingBatch) -> Int64 | None:
         """int64 ``[size, k]`` to verify in this step, -1 where there is none, or ``None``: decode one token."""
@@ -97,7 +113,7 @@ class Speculation:
         """A step is over. ``sampled``: int64 ``[n, 1 + k]``, the token at each place, of which those behind the first wrong
         draft do not count; ``drafts`` as they were returned."""
         drafted = 0 if drafts is None else int((drafts >= 0).sum())
-        self.drafted += drafted
+        self.counters["drafted_tokens"] += drafted
         self.lengths.observe_step(len(sampled), drafted, seconds)
         if self._proposal is None:
             return
@@ -148,3 +164,8 @@ class Speculation:
             text[first : first + len(part), : part.shape[1]] = part
             first += len(part)
         self.history.extend(text, counts, np.concatenate([readers for _, _, readers in pending]))
+
+
+def _scope(prompt: npt.NDArray[np.int32]) -> int:
+    """The number of a prompt."""
+    return int.from_bytes(blake2b(prompt.tobytes(), digest_size=8).digest())
