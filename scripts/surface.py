@@ -10,6 +10,7 @@ import ast
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def read() -> Record:
     return record
 
 
+@cache
 def present() -> dict[str, Record]:
     """Full name of each public name → stability, signature and members."""
     public = public_modules()

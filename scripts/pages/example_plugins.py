@@ -16,10 +16,11 @@ _KEPT = (".md", ".py")
 def example_plugins() -> str:
     """Kind → name of the example of it, and its files: README, package and tests."""
     found = {}
+    tracked = [file for file in tracked_files() if file.is_relative_to(EXAMPLES)]
     for package in sorted(path.parent for path in EXAMPLES.glob("*/pyproject.toml")):
         files = {
             file.relative_to(package).as_posix(): file.read_text(encoding="utf-8")
-            for file in tracked_files()
+            for file in tracked
             if package in file.parents and file.suffix in _KEPT
         }
         (manifest,) = [text for name, text in files.items() if name.endswith("/manifest.py")]

@@ -58,26 +58,26 @@ def _headings(owner: str) -> Counter[str]:
         slug(heading)
         for module in public_modules()
         if owner_of(module) == owner
-        for heading in (module, *(n for n, _ in _definitions(module) if _described(module, n)))
+        for heading in (module, *(n for n in _definitions(module) if _described(module, n)))
     )
 
 
 def _of_owner(owner: str, modules: list[str]) -> str:
     parts = []
     for module in modules:
-        definitions = list(_definitions(module))
+        definitions = _definitions(module)
         if not definitions:
             continue
         tree = surface.tree_of_module(module)
         parts += [f"## {module}", _text(ast.get_docstring(tree))]
         values = [
             (code(name), code(signature_of(node).removeprefix("= ").removeprefix(": ")), _line(text_below(tree, name)))
-            for name, node in definitions
+            for name, node in definitions.items()
             if not isinstance(node, ast.ClassDef | Function)
         ]  # fmt: skip
         if values:
             parts.append(table(("value", "is", "meaning"), values))
-        for name, node in definitions:
+        for name, node in definitions.items():
             if isinstance(node, ast.ClassDef):
                 parts += [f"### {name}", *_of_class(node)]
             elif isinstance(node, Function):
@@ -102,17 +102,20 @@ def _formatted(text: str, file: Path) -> str:
     return done.stdout
 
 
-def _definitions(module: str) -> Iterator[tuple[str, ast.stmt]]:
+@cache
+def _definitions(module: str) -> dict[str, ast.stmt]:
     """What a module defines, or exports of a private one; the page of another public module describes its own."""
+    found = {}
     for name, node in names_of(surface.tree_of_module(module)).items():
         again = isinstance(node, ast.ImportFrom) and origin(node, name)[0] in public_modules()
         if not again:
-            yield name, surface.definition_of(node, name)
+            found[name] = surface.definition_of(node, name)
+    return found
 
 
 def _described(module: str, name: str) -> bool:
     """Whether a name has a heading of its own."""
-    return isinstance(dict(_definitions(module)).get(name), ast.ClassDef | Function)
+    return isinstance(_definitions(module).get(name), ast.ClassDef | Function)
 
 
 def _of_class(node: ast.ClassDef) -> Iterator[str]:
