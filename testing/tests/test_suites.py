@@ -59,7 +59,7 @@ def test_the_required_fixture_says_what_to_return(pytester: pytest.Pytester) -> 
 def test_a_failure_names_the_deed_the_demand_and_the_protocol(pytester: pytest.Pytester) -> None:
     result = run(pytester, INTEGER, "pass")
     assert result.parseoutcomes()["failed"] == 1
-    result.stdout.fnmatch_lines(["*newest: key returned -1", "*protocols/data_policy.py demands:*"])
+    result.stdout.fnmatch_lines(["*newest: key returned -1", "*protocols/data_policy.py requires:*"])
 
 
 def test_a_failure_may_be_expected_for_a_reason(pytester: pytest.Pytester) -> None:

@@ -74,7 +74,7 @@ class TestNoSuchFunction(OfText):
 
 class TestForgottenFunction(OfText):
     wrong = "one of its parts names no function to call"
-    caught_by = "test_every_part_says_what_is_called"
+    caught_by = "test_every_subcommand_names_its_function"
     replace = ("    second.set_defaults(command=run)\n", "")
 
 
@@ -98,7 +98,7 @@ class TestHeavy(OfText):
 
 class TestTakesAnything(OfText):
     wrong = "what it does not know it does anyway"
-    caught_by = "test_an_option_that_it_lacks_is_an_error_of_use"
+    caught_by = "test_an_unknown_option_is_a_usage_error"
     replace = (
         "def add_arguments(parser):\n",
         "def add_arguments(parser):\n    parser.error = lambda message: parser.exit(0)\n",

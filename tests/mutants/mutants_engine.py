@@ -414,13 +414,13 @@ class TestEarlierFeatures(TorchExamination):
 
 class TestUnshownClaim(Examination):
     wrong = "claims adapters, which no test shows"
-    caught_by = "test_every_claimed_capability_is_shown"
+    caught_by = "test_every_declared_capability_is_tested"
     capabilities = TableEngine.capabilities | {"lora"}
 
 
 class TestHalfShownClaim(Examination):
     wrong = "claims swaps in flight, whose test is skipped for want of pause.keep"
-    caught_by = "test_every_claimed_capability_is_shown"
+    caught_by = "test_every_declared_capability_is_tested"
     capabilities = frozenset({"pause.wait", "weights.path", "weights.inflight"})
 
 

@@ -219,7 +219,7 @@ class Strict(Sums):
 
 class TestStrict(OfSums):
     wrong = "raises what a model wrote wrong"
-    caught_by = "test_whatever_a_model_does_is_answered"
+    caught_by = "test_every_action_of_a_model_is_answered"
     mistake = Strict
 
 
@@ -230,7 +230,7 @@ class FirstCall(Sums):
 
 class TestFirstCall(OfSums):
     wrong = "answers the first call of several alone"
-    caught_by = "test_whatever_a_model_does_is_answered"
+    caught_by = "test_every_action_of_a_model_is_answered"
     mistake = FirstCall
 
 
@@ -265,7 +265,7 @@ class Consumes(Sums):
 
 class TestConsumes(OfSums):
     wrong = "writes into the data of the prompt"
-    caught_by = "test_what_it_is_told_is_not_changed"
+    caught_by = "test_its_inputs_are_not_changed"
     mistake = Consumes
 
 
@@ -304,7 +304,7 @@ class Shares(Sums):
 
 class TestShares(OfSums):
     wrong = "keeps what actions change in its class"
-    caught_by = "test_instances_side_by_side_do_not_touch_each_other"
+    caught_by = "test_concurrent_instances_are_independent"
     mistake = Shares
 
 
@@ -315,7 +315,7 @@ class OneState(Sums):
 
 class TestOneState(OfSums):
     wrong = "leaves the turns that are left out of its state"
-    caught_by = "test_what_it_calls_one_state_is_one"
+    caught_by = "test_equal_states_have_equal_continuations"
     mistake = OneState
 
 

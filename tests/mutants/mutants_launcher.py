@@ -69,7 +69,7 @@ class Sorted(LocalLauncher):
 
 class TestSorted(OfLocal):
     wrong = "reports processes in the order of their names"
-    caught_by = "test_processes_are_told_of_in_the_order_of_their_start"
+    caught_by = "test_processes_are_reported_in_order_of_start"
     mistake = Sorted
 
 
@@ -155,7 +155,7 @@ class Nameless(LocalLauncher):
 
 class TestNameless(OfLocal):
     wrong = "does not say which command is not there"
-    caught_by = "test_a_command_that_is_not_there_is_named"
+    caught_by = "test_a_missing_command_is_named"
     mistake = Nameless
 
 
@@ -169,7 +169,7 @@ class ShellCodes(LocalLauncher):
 
 class TestShellCodes(OfLocal):
     wrong = "tells signals as a shell does, 137 for SIGKILL"
-    caught_by = "test_an_end_is_told_with_its_code_and_last_words"
+    caught_by = "test_an_end_is_reported_with_exit_code_and_last_lines"
     mistake = ShellCodes
 
 
@@ -180,7 +180,7 @@ class OutputOnly(LocalLauncher):
 
 class TestOutputOnly(OfLocal):
     wrong = "keeps standard output and not standard error"
-    caught_by = "test_an_end_is_told_with_its_code_and_last_words"
+    caught_by = "test_an_end_is_reported_with_exit_code_and_last_lines"
     mistake = OutputOnly
 
 
@@ -344,5 +344,5 @@ class TestOutlived(OfLocal):
 
 class TestUnshownCluster(OfLocal):
     wrong = "declares a cluster, and no test shows one"
-    caught_by = "test_every_claimed_capability_is_shown"
+    caught_by = "test_every_declared_capability_is_tested"
     capabilities = frozenset({"local", "cluster"})

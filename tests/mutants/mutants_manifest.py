@@ -187,5 +187,5 @@ class TestNoEntryPoint(OfText):
 
 class TestLongSummary(OfText):
     wrong = "its summary is a paragraph"
-    caught_by = "test_summaries_tell_what_it_is"
+    caught_by = "test_summaries_describe_the_components"
     replace = ("manifest.py", "admits every other prompt", "admits a prompt, then not, " * 4)

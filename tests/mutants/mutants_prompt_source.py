@@ -85,7 +85,7 @@ class Empty(Words):
 
 class TestEmpty(OfWords):
     wrong = "has no prompts"
-    caught_by = "test_it_has_prompts_each_with_an_id_of_its_own"
+    caught_by = "test_every_prompt_has_a_unique_id"
     mistake = Empty
 
 
@@ -96,7 +96,7 @@ class OneId(Words):
 
 class TestOneId(OfWords):
     wrong = "gives all prompts one id"
-    caught_by = "test_it_has_prompts_each_with_an_id_of_its_own"
+    caught_by = "test_every_prompt_has_a_unique_id"
     mistake = OneId
 
 
@@ -108,7 +108,7 @@ class NumberedIds(Words):
 
 class TestNumberedIds(OfWords):
     wrong = "gives ids that are integers"
-    caught_by = "test_it_has_prompts_each_with_an_id_of_its_own"
+    caught_by = "test_every_prompt_has_a_unique_id"
     mistake = NumberedIds
 
 
@@ -119,7 +119,7 @@ class Dicts(Words):
 
 class TestDicts(OfWords):
     wrong = "gives dicts in the place of prompts"
-    caught_by = "test_it_has_prompts_each_with_an_id_of_its_own"
+    caught_by = "test_every_prompt_has_a_unique_id"
     mistake = Dicts
 
 
@@ -130,7 +130,7 @@ class Tuples(Words):
 
 class TestTuples(OfWords):
     wrong = "has tuples in its data, which arrive as lists"
-    caught_by = "test_data_survives_the_way_to_a_raas"
+    caught_by = "test_data_survives_serialization"
     mistake = Tuples
 
 
@@ -141,7 +141,7 @@ class Missing(Words):
 
 class TestMissing(OfWords):
     wrong = "has NaN in its data, as tables have for what is missing"
-    caught_by = "test_data_survives_the_way_to_a_raas"
+    caught_by = "test_data_survives_serialization"
     mistake = Missing
 
 
@@ -165,7 +165,7 @@ class TestStreams(OfWords):
 
 class TestStreamsResumed(OfWords):
     wrong = "starts over when a walk continues"
-    caught_by = "test_a_walk_goes_on_from_every_point"
+    caught_by = "test_iteration_continues_from_every_position"
     mistake = Streams
 
 
@@ -176,7 +176,7 @@ class Endless(Words):
 
 class TestEndless(OfWords):
     wrong = "starts over beyond its end"
-    caught_by = "test_it_ends_where_it_says"
+    caught_by = "test_it_has_the_length_that_it_reports"
     mistake = Endless
 
 
@@ -188,7 +188,7 @@ class ReadsAnew(Words):
 
 class TestReadsAnew(OfWords):
     wrong = "reads its whole file for each prompt"
-    caught_by = "test_a_prompt_is_at_hand"
+    caught_by = "test_prompts_are_read_quickly"
     mistake = ReadsAnew
 
 
@@ -199,7 +199,7 @@ class Shuffles(Words):
 
 class TestShuffles(OfWords):
     wrong = "draws from the generator of the process"
-    caught_by = "test_the_generators_of_the_process_decide_nothing"
+    caught_by = "test_prompts_do_not_depend_on_global_generators"
     mistake = Shuffles
 
 
@@ -238,7 +238,7 @@ class OneSeed(Words):
 
 class TestOneSeed(OfWords):
     wrong = "declares that its seed makes the prompts, and does not look at it"
-    caught_by = "test_its_seed_makes_the_prompts"
+    caught_by = "test_its_seed_decides_the_prompts"
     mistake = OneSeed
 
 

@@ -180,7 +180,7 @@ class Constant(LastWord):
 
 class TestConstant(OfLastWord):
     wrong = "gives 0 for everything, as one that reads another key of the data"
-    caught_by = "test_it_tells_completions_apart"
+    caught_by = "test_it_distinguishes_completions"
     mistake = Constant
 
 
@@ -193,7 +193,7 @@ class KeepsTheView(LastWord):
 
 class TestKeepsTheView(OfLastWord):
     wrong = "keeps what it scores in the instance across an await"
-    caught_by = "test_scores_under_way_at_once_do_not_touch_each_other"
+    caught_by = "test_concurrent_scores_are_independent"
     mistake = KeepsTheView
 
 
@@ -230,7 +230,7 @@ class PopsTheAnswer(LastWord):
 
 class TestPopsTheAnswer(OfLastWord):
     wrong = "writes into the data of the prompt"
-    caught_by = "test_what_it_is_shown_is_not_changed"
+    caught_by = "test_its_inputs_are_not_changed"
     mistake = PopsTheAnswer
 
 

@@ -104,7 +104,7 @@ class Undone(Lines):
 
 class TestUndone(OfLines):
     wrong = "declares rollouts and has no method for them"
-    caught_by = "test_it_has_what_is_called"
+    caught_by = "test_its_methods_exist"
     mistake = Undone
 
 
@@ -115,7 +115,7 @@ class Silent(Lines):
 
 class TestSilent(OfLines):
     wrong = "says nothing of where the record is"
-    caught_by = "test_it_says_where_the_record_is"
+    caught_by = "test_started_returns_the_place_of_the_record"
     mistake = Silent
 
 
@@ -156,7 +156,7 @@ class Holds(Lines):
 
 class TestHolds(OfLines):
     wrong = "writes when there is enough, and not at the end"
-    caught_by = "test_what_was_given_last_is_recorded"
+    caught_by = "test_the_last_values_are_recorded"
     mistake = Holds
 
 
@@ -227,7 +227,7 @@ class Beats(Lines):
 
 class TestBeats(OfLines):
     wrong = "leaves a thread behind that keeps its process"
-    caught_by = "test_nothing_of_it_is_left_running"
+    caught_by = "test_no_thread_or_process_is_left_running"
     mistake = Beats
 
 

@@ -168,7 +168,7 @@ class SavesTooLate(TorchTrainer):
 
 class TestSavesTooLate(Examination):
     wrong = "an asynchronous checkpoint holds the steps that were made while it was written"
-    caught_by = "test_a_checkpoint_is_of_the_moment_it_was_begun"
+    caught_by = "test_a_checkpoint_has_the_state_at_its_start"
     more = frozenset({"async_save"})
     trainer = SavesTooLate
 
@@ -325,7 +325,7 @@ class TestAdoptsAndStands(Examination):
 
 class TestUnshownClaim(Examination):
     wrong = "claims to run as several ranks, which no test shows"
-    caught_by = "test_every_claimed_capability_is_shown"
+    caught_by = "test_every_declared_capability_is_tested"
     more = frozenset({"multi_rank"})
 
 
@@ -376,7 +376,7 @@ class AlwaysBackward(TorchTrainer):
 
 class TestAlwaysBackward(Examination):
     wrong = "a pass that only looks adds its gradient"
-    caught_by = "test_nothing_is_held_of_a_pass_that_only_looks"
+    caught_by = "test_a_pass_without_backward_keeps_the_gradient"
     trainer = AlwaysBackward
 
 

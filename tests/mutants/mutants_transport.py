@@ -312,7 +312,7 @@ class TestLeaking(Suite):
 class TestNoLink(Suite):
     __test__ = True
     wrong = "its faults are not examined, for want of a link to make them"
-    caught_by = "test_every_promised_flag_is_shown"
+    caught_by = "test_every_declared_flag_is_tested"
     transport = Wrapped
 
     @pytest.fixture

@@ -176,7 +176,7 @@ class ReadsNumbers(TwoTurns):
 
 class TestReadsNumbers(OfTwoTurns):
     wrong = "fails when a model does not reply as it expects"
-    caught_by = "test_whatever_a_model_says_is_played"
+    caught_by = "test_any_text_of_a_model_is_handled"
     mistake = ReadsNumbers
 
 
@@ -216,7 +216,7 @@ class SharesTheAnswer(TwoTurns):
 
 class TestSharesTheAnswer(OfTwoTurns):
     wrong = "keeps the answer in the instance, where another episode finds it"
-    caught_by = "test_episodes_at_once_do_not_touch_each_other"
+    caught_by = "test_concurrent_episodes_are_independent"
     mistake = SharesTheAnswer
 
 
@@ -229,7 +229,7 @@ class SharesTheTokens(TwoTurns):
 
 class TestSharesTheTokens(OfTwoTurns):
     wrong = "keeps its trajectory in the instance across an await"
-    caught_by = "test_episodes_at_once_do_not_touch_each_other"
+    caught_by = "test_concurrent_episodes_are_independent"
     mistake = SharesTheTokens
 
 
@@ -293,7 +293,7 @@ class LogsLater(TwoTurns):
 
 class TestLogsLater(OfTwoTurns):
     wrong = "starts a task that nobody awaits"
-    caught_by = "test_nothing_outlives_its_episode"
+    caught_by = "test_no_task_outlives_its_episode"
     mistake = LogsLater
 
 
@@ -305,7 +305,7 @@ class TakesThePrompt(TwoTurns):
 
 class TestTakesThePrompt(OfTwoTurns):
     wrong = "changes the data of a prompt, which the whole group shares"
-    caught_by = "test_what_it_is_shown_is_not_changed"
+    caught_by = "test_its_inputs_are_not_changed"
     mistake = TakesThePrompt
 
 
@@ -317,7 +317,7 @@ class WritesIntoResults(TwoTurns):
 
 class TestWritesIntoResults(OfTwoTurns):
     wrong = "writes into the log-probs of a result"
-    caught_by = "test_what_it_is_shown_is_not_changed"
+    caught_by = "test_its_inputs_are_not_changed"
     mistake = WritesIntoResults
 
 
@@ -354,7 +354,7 @@ class TestOnePolicy(OfTwoTurns):
 
 class TestUnshownTools(OfTwoTurns):
     wrong = "declares tools, and no test shows them"
-    caught_by = "test_every_claimed_capability_is_shown"
+    caught_by = "test_every_declared_capability_is_tested"
     capabilities = frozenset({"multi_turn", "multi_policy", "tools"})
 
 

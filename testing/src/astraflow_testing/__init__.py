@@ -1,3 +1,3 @@
-"""Fixtures, fakes and conformance suites for those who build and test components."""
+"""Fixtures, fakes and conformance suites for authors of components."""
 
 from __future__ import annotations

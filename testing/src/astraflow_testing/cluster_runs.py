@@ -1,4 +1,4 @@
-"""A run of two policies and three RaaS for tests of launchers, with everything real but the models."""
+"""A run of two policies and three RaaS for tests of launchers, in which everything except the models is real."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class User:
         while not condition():
             if time.monotonic() > end:
                 raise TimeoutError(
-                    f"{condition} did not come true in {deadline_s} s\n{self.last_words()}"
+                    f"{condition} was not met within {deadline_s} s\n{self.last_words()}"
                 )
             time.sleep(0.05)
 

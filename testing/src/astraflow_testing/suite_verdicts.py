@@ -1,4 +1,4 @@
-"""What each conformance suite is worth: which mistakes it was seen to catch.
+"""The faults that each conformance suite was seen to detect.
 
 Of each kind there are mutants, components with one realistic mistake each, and ``mutants.json`` records which test of the
 suite caught which. A record holds for the source of the suite that it was made with.

@@ -19,7 +19,7 @@ from astraflow_testing.suite_verdicts import verdict_on
 
 OPTION = "--suites-report"
 _SUITES = "astraflow_testing.conformance."
-_DEMANDED = " demands: "
+_DEMANDED = " requires: "
 """As in a failure of a suite."""
 _MOST = 300
 _entries = pytest.StashKey[dict[str, dict[str, str]]]()

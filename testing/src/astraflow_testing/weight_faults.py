@@ -185,7 +185,7 @@ class WeightFaults:
             assert link.flipped > 1
             self.refused(answer, told, r"block \d")
 
-    def test_a_bit_that_flips_where_the_publisher_holds_it(self, world: TransportWorld) -> None:
+    def test_a_bit_that_flips_in_the_publishers_copy(self, world: TransportWorld) -> None:
         told = world.publisher.publish(world.next_version())
         self.rot(world, told, 2 * BLOCK + 11)
         answer = world.receiver.fetch(told, who=["late"])
@@ -203,7 +203,7 @@ class WeightFaults:
         newer = world.publisher.publish(world.next_version())
         self.arrives(world.receiver.fetch(newer), newer.version)
 
-    def test_names_that_lead_elsewhere(self, world: TransportWorld) -> None:
+    def test_names_that_lead_out_of_the_folder(self, world: TransportWorld) -> None:
         told = world.publisher.publish(world.next_version())
         self.arrives(world.receiver.fetch(told), told.version)
         above = world.folder.parent

@@ -162,7 +162,7 @@ class WeightPeer:
         return self.answer()
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill it, as in a crash."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(10)
 

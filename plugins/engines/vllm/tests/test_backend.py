@@ -30,7 +30,7 @@ class OnVllm:
 
     keys: ClassVar[dict[str, Any]] = {}
     expected_failures: ClassVar = {
-        "test_it_wakes_as_it_fell_asleep": "vLLM sleeps on CUDA and ROCm only"
+        "test_sleep_and_wake_restore_the_engine": "vLLM sleeps on CUDA and ROCm only"
     }
     deadline_s = 120.0  # the first requests of a server take long on a busy machine
 

@@ -1,1 +1,1 @@
-"""Benchmarks of single components, each against a shipped one of its kind; ``astraflow plugin bench`` runs them."""
+"""Benchmarks of single components, each compared with an included one of its kind; ``astraflow plugin bench`` runs them."""

@@ -104,13 +104,13 @@ def shipped_beside(catalog: Catalog, kind: str, use: str) -> tuple[str, dict[str
         if flag in flags:
             return other
     raise UserError(
-        f"no shipped data policy does what {use!r} does ({', '.join(sorted(flags))}); name one with --against"
+        f"no included data policy has the capabilities of {use!r} ({', '.join(sorted(flags))}); name one with --against"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Bench:
-    """What both sides have in common; ``model`` is a folder, or none for a small one."""
+    """The common part of both sides; ``model`` is a folder, or none for a small one."""
 
     catalog: Catalog
     kind: str

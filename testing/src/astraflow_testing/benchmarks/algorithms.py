@@ -1,4 +1,4 @@
-"""What an algorithm costs: advantages, weights, the loss and its backward pass, of a batch of 64 rows."""
+"""The CPU cost of an algorithm: advantages, weights, the loss and its backward pass, of a batch of 64 rows."""
 
 from __future__ import annotations
 

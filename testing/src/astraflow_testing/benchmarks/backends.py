@@ -1,4 +1,4 @@
-"""What engines and trainers cost on a small model, with a few random weights on the CPU."""
+"""The cost of engines and trainers on a small model, with a few random weights on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rewards, environments, workflows, prompt sources and transports cost."""
+"""The cost of rewards, environments, workflows, prompt sources and transports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DEADLINE_S = 60.0
 def reward(component: Any, tasks: list[Prompt]) -> Work:
     """One unit is the score of one completion of some 300 characters; every other one has the answer."""
     if asks_engines(component):
-        raise UserError("the reward asks an engine: what that takes is what it costs")
+        raise UserError("the reward asks an engine, whose time is its cost")
     score = score_function(component)
     words = "Let me think about it step by step. " * 8
     seen = [

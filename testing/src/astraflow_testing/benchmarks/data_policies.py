@@ -1,4 +1,4 @@
-"""What a data policy costs: everything that it is asked and told about one prompt, and its share of a batch."""
+"""The cost of a data policy: all its calls for one prompt, and its share of a batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BESIDE: dict[str, tuple[str, dict[str, Any]]] = {
     "admit": ("solved_filter", {}),
     "accept": ("reward_filter", {"low": 0.1}),
 }
-"""What a policy does → the shipped policy that does it too, and its keys."""
+"""Capability → an included policy that has it, and its keys."""
 
 
 def work(policy: Any) -> Work:

@@ -1,4 +1,4 @@
-"""Two sides measured in turn, in one process: what else the machine does falls on both."""
+"""Two sides measured alternately in one process, so that other load on the machine affects both."""
 
 from __future__ import annotations
 

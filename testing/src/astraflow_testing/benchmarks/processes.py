@@ -1,4 +1,4 @@
-"""What launchers, trackers and commands cost."""
+"""The cost of launchers, trackers and commands."""
 
 from __future__ import annotations
 

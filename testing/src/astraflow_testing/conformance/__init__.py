@@ -1,1 +1,1 @@
-"""Suites that a plugin inherits to show that it keeps the promises of its seam."""
+"""Suites that a plugin inherits to test that it implements its protocol."""

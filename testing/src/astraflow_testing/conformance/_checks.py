@@ -1,4 +1,4 @@
-"""How a suite states a demand, ties tests to capabilities, and guards itself against being emptied."""
+"""Requirements of a suite, tests of capabilities, and checks that no test of the suite was disabled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from astraflow_testing.conformance.subject import Subject, never_skipped, violat
 
 
 class Demands:
-    """Says what a component did and what the protocol called ``protocol`` demands instead."""
+    """Reports what a component did, and what the protocol named ``protocol`` requires instead."""
 
     def __init__(self, protocol: str) -> None:
         self._protocol = protocol
@@ -30,7 +30,7 @@ class Demands:
 
 
 def capability(*flags: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A test that runs if its ``component`` claims all ``flags``; once claimed, a skip in it fails."""
+    """A test that runs if its ``component`` declares all ``flags``; then a skip in it is a failure."""
 
     def wrap(test: Callable[..., None]) -> Callable[..., None]:
         checked = never_skipped(test, ", ".join(flags))
@@ -39,7 +39,7 @@ def capability(*flags: str) -> Callable[[Callable[..., None]], Callable[..., Non
         def run(*args: Any, **fixtures: Any) -> None:
             missing = sorted(set(flags) - fixtures["component"].capabilities)
             if missing:
-                pytest.skip(f"does not claim {', '.join(missing)}")
+                pytest.skip(f"does not declare {', '.join(missing)}")
             checked(*args, **fixtures)
 
         run.opened_by = frozenset(flags)  # type: ignore[attr-defined]
@@ -53,7 +53,7 @@ class Claims:
 
     own_tests: ClassVar[Mapping[str, str]]
 
-    def test_every_claimed_capability_is_shown(
+    def test_every_declared_capability_is_tested(
         self, component: Subject, request: pytest.FixtureRequest
     ) -> None:
         """Each flag has a test that all flags claimed open, or one of the subclass's own; none of them is
@@ -73,15 +73,15 @@ class Claims:
             if callable(getattr(self, own := self.own_tests.get(flag, ""), None)):
                 tests.append(own)
             assert tests, (
-                f"claims {flag}, which no test here shows: write one in the subclass and name it in "
-                "`own_tests`, or take the capability out of the manifest"
+                f"declares {flag}, which no test here covers: write one in the subclass and name it in "
+                "`own_tests`, or remove the capability from the manifest"
             )
             for name in tests:
                 assert_not_skipped(request, inspect.signature(getattr(self, name)).parameters)
 
 
 def assert_not_skipped(request: pytest.FixtureRequest, fixtures: Iterable[str]) -> None:
-    """No fixture skips what it is for; names that are none (parameters of a test) do not matter."""
+    """No fixture skips the tests that need it; names that are not fixtures (parameters of a test) are ignored."""
     for name in fixtures:
         try:
             request.getfixturevalue(name)
@@ -92,7 +92,7 @@ def assert_not_skipped(request: pytest.FixtureRequest, fixtures: Iterable[str]) 
 
 
 def assert_whole(kind: str, request: pytest.FixtureRequest, fixtures: tuple[str, ...]) -> None:
-    """The capabilities are known, and no fixture skips what it is for.
+    """The capabilities are known, and no fixture skips the tests that need it.
 
     ``request`` is that of the suite's own test; ``fixtures`` are those that a component may override.
     """

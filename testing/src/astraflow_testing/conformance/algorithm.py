@@ -1,4 +1,4 @@
-"""Conformance of an algorithm: its advantages, weights and loss, whatever the trainer does with them."""
+"""Conformance of an algorithm: its advantages, weights and loss, independent of a trainer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GARBAGE = 1e4
 
 
 class AlgorithmConformance(Conformance, AdvantageTests):
-    """What every algorithm keeps, on the CPU in float64 (float32 where that is the point).
+    """Requirements of every algorithm, on the CPU in float64 (float32 where this is tested).
 
     Required fixture ``component``: the algorithm under test, in configurations that together need all that
     its capabilities name::
@@ -53,12 +53,12 @@ class AlgorithmConformance(Conformance, AdvantageTests):
 
     @pytest.fixture
     def torch(self) -> Any:
-        """The framework of the tensors; where it is not installed, the suite fails as not whole."""
+        """The framework of the tensors; if it is not installed, the suite fails as incomplete."""
         return pytest.importorskip("torch")
 
     @pytest.fixture
     def golden(self) -> Path | None:
-        """Optional: a JSON file with values that something independent computed; see :mod:`_golden`."""
+        """Optional: a JSON file with independently computed values; see :mod:`_golden`."""
         return None
 
     @pytest.fixture
@@ -98,10 +98,10 @@ class AlgorithmConformance(Conformance, AdvantageTests):
             )
 
     @pytest.mark.parametrize("need", sorted(NEEDS))
-    def test_what_is_needed_has_an_effect(
+    def test_needs_have_an_effect(
         self, torch: Any, component: Subject, algorithms: dict[str, Algorithm], need: str
     ) -> None:
-        """A need costs a model or a pass; something has to depend on it."""
+        """A need costs a model or a pass, so the loss or a metric must depend on it."""
         if need not in component.capabilities:
             pytest.skip(f"does not declare {need!r}")
         for name, algorithm in algorithms.items():
@@ -190,7 +190,7 @@ class AlgorithmConformance(Conformance, AdvantageTests):
     def test_masked_tokens_may_be_left_out(
         self, torch: Any, algorithms: dict[str, Algorithm]
     ) -> None:
-        """Trainers compute log-probs where they are wanted only."""
+        """Trainers compute log-probs only where they are needed."""
         for name, algorithm in algorithms.items():
             case = cases.make_case(algorithm)
             kept = np.flatnonzero(case.batch.loss_mask)
@@ -251,7 +251,7 @@ class AlgorithmConformance(Conformance, AdvantageTests):
                         _violated(
                             f"{name}: the gradient to {what} of token {token} is {gradient[token]:.6g}, "
                             f"finite differences give {slope:.6g}",
-                            "log-probs with gradient, computed in the dtype that they come in",
+                            "log-probs with gradient, computed in the dtype of the inputs",
                         )
 
     def test_a_step_favours_tokens_with_high_advantages(
@@ -313,7 +313,7 @@ class AlgorithmConformance(Conformance, AdvantageTests):
         algorithms: dict[str, Algorithm],
         golden: Path | None,
     ) -> None:
-        """Advantages, weights, terms, metrics and gradients are those that were computed elsewhere."""
+        """Advantages, weights, terms, metrics and gradients are those that were computed independently."""
         if golden is None:
             pytest.skip("no golden values are kept")
         for name, algorithm in algorithms.items():
@@ -327,8 +327,10 @@ class AlgorithmConformance(Conformance, AdvantageTests):
 
     # --- purity --------------------------------------------------------------------------------
 
-    def test_same_batch_same_answer(self, torch: Any, component: Subject, tmp_path: Path) -> None:
-        """No state and no chance: a second instance, and a second call, give the same bits."""
+    def test_the_same_batch_gives_the_same_result(
+        self, torch: Any, component: Subject, tmp_path: Path
+    ) -> None:
+        """No state and no randomness: a second instance, and a second call, give the same bits."""
         for (name, first), (_, second) in zip(
             _built(component, tmp_path), _built(component, tmp_path), strict=True
         ):
@@ -341,9 +343,7 @@ class AlgorithmConformance(Conformance, AdvantageTests):
             for found in results[1:]:
                 _same(name, "asking again", results[0], found, exact=True)
 
-    def test_what_is_given_is_not_changed(
-        self, torch: Any, algorithms: dict[str, Algorithm]
-    ) -> None:
+    def test_its_inputs_are_not_changed(self, torch: Any, algorithms: dict[str, Algorithm]) -> None:
         """Batches and tensors are shared with others."""
         for name, algorithm in algorithms.items():
             raw = cases.raw_case(algorithm)

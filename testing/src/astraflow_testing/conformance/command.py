@@ -1,4 +1,4 @@
-"""Conformance of a command: light to list and to explain, and described to the last option."""
+"""Conformance of a command: cheap to list, with a description of every option."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def answer(command):
 
 
 class CommandConformance(Conformance):
-    """What every command keeps.
+    """Requirements of every command.
 
     Required fixture ``command``: its name, as its manifest declares it::
 
@@ -63,7 +63,7 @@ class CommandConformance(Conformance):
         except PluginError as error:
             violated("component", str(error), "a target that takes an argparse.ArgumentParser")
 
-    def test_every_part_says_what_is_called(
+    def test_every_subcommand_names_its_function(
         self, command: str, parser: argparse.ArgumentParser
     ) -> None:
         """Each command line that can be parsed leads to a function that gets the arguments."""
@@ -84,7 +84,7 @@ class CommandConformance(Conformance):
     def test_every_argument_is_described(
         self, command: str, parser: argparse.ArgumentParser
     ) -> None:
-        """``--help`` says of each argument and each part what it is."""
+        """``--help`` describes each argument and each subcommand."""
         for path, each in _with_subcommands(command, parser):
             for action in each._actions:
                 if isinstance(action, argparse._SubParsersAction):
@@ -102,7 +102,7 @@ class CommandConformance(Conformance):
     def test_help_is_printed_and_imports_no_backend(
         self, command: str, provided: ProvidedCommand
     ) -> None:
-        """``--help`` ends with 0 in a fresh interpreter, and is there at once."""
+        """``--help`` exits with 0 in a new interpreter and imports no backend."""
         code, output, modules = _helped(command)
         if code != 0 or not output.startswith("usage: astraflow"):
             violated("component", f"`astraflow {command} --help` ended with {code}: {output}", "0")
@@ -111,13 +111,13 @@ class CommandConformance(Conformance):
             violated(
                 "component",
                 f"`astraflow {command} --help` imported {', '.join(heavy)}",
-                "a module that imports what the command needs when it runs",
+                "a module that imports its dependencies when the command runs",
             )
 
-    def test_an_option_that_it_lacks_is_an_error_of_use(
+    def test_an_unknown_option_is_a_usage_error(
         self, command: str, provided: ProvidedCommand, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """What is misspelt ends with 2, and nothing is done."""
+        """A misspelt option exits with code 2, and nothing is done."""
         code = main([*command.split(), "--no-such-option-of-any-command"])
         out, err = capsys.readouterr()
         if code != 2 or out or not err:
@@ -131,7 +131,7 @@ class CommandConformance(Conformance):
 def _with_subcommands(
     command: str, parser: argparse.ArgumentParser
 ) -> list[tuple[str, argparse.ArgumentParser]]:
-    """The command and all its parts, by their whole names."""
+    """The command and all its subcommands, by their full names."""
     parts = [(f"{command} {path}", each) for path, each in every_command(parser)]
     return [(command, parser), *parts]
 
@@ -139,7 +139,7 @@ def _with_subcommands(
 def _leaves(
     command: str, parser: argparse.ArgumentParser
 ) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Those that can be called: a part is required of the others."""
+    """The subcommands that can be called; the others require a further subcommand."""
     for path, each in _with_subcommands(command, parser):
         below = [a for a in each._actions if isinstance(a, argparse._SubParsersAction)]
         if not any(action.required for action in below):

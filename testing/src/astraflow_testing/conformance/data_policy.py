@@ -1,4 +1,4 @@
-"""Conformance of a data policy: what it decides is typed, repeatable, restorable and starves nobody."""
+"""Conformance of a data policy: its decisions are typed, reproducible and restorable, and nothing starves."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MOST_REASONS = 8
 
 
 class DataPolicyConformance(Conformance, StarvationTests):
-    """What every data policy keeps, in a world that offers prompts, finishes groups and takes batches.
+    """Requirements of every data policy, in a small dataflow that offers prompts, finishes groups and takes batches.
 
     Required fixture ``component``: the policy under test, in the configurations worth testing::
 
@@ -88,8 +88,8 @@ class DataPolicyConformance(Conformance, StarvationTests):
 
     # --- what it is ----------------------------------------------------------------------------
 
-    def test_capabilities_are_what_it_does(self, component: Subject, build: Any) -> None:
-        """Flags name the points that it implements, and whether it has state."""
+    def test_capabilities_match_the_methods(self, component: Subject, build: Any) -> None:
+        """Its capabilities name the methods that it implements, and whether it has state."""
         declared = component.capabilities
         for name, policy in build():
             done = {flag for flag, protocol in POINTS.items() if isinstance(policy, protocol)}
@@ -119,7 +119,7 @@ class DataPolicyConformance(Conformance, StarvationTests):
     def test_refused_prompts_have_countable_reasons(
         self, component: Subject, build: Any, prompts: list[Prompt]
     ) -> None:
-        """``why_refused``, if it is there, gives few short phrases."""
+        """``why_refused``, if it exists, returns few short phrases."""
         _opened(component, "admit")
         for name, policy in build():
             made = DataWorld(prompts).advance(policy, 4 * STEPS)
@@ -210,7 +210,7 @@ class DataPolicyConformance(Conformance, StarvationTests):
                         "rows of those offered, each once",
                     )
 
-    def test_borrow_takes_rows_that_are_lent(
+    def test_borrow_takes_shared_rows(
         self, component: Subject, build: Any, prompts: list[Prompt]
     ) -> None:
         """``borrow`` returns different rows of those lent, at most as many as ``most`` says, which is no more
@@ -220,7 +220,7 @@ class DataPolicyConformance(Conformance, StarvationTests):
             DataWorld(prompts).advance(policy, STEPS)
             if not policy.source or policy.max_age < 0:
                 _violated(
-                    f"{name}: it borrows of {policy.source!r} what is {policy.max_age} versions old",
+                    f"{name}: it borrows rows of {policy.source!r} that are {policy.max_age} versions old",
                     "another policy of the run, and an age from 0",
                 )
             for count in (1, 2, COUNT, 25):
@@ -233,12 +233,14 @@ class DataPolicyConformance(Conformance, StarvationTests):
                     offered = {row.arrival for row in rows}
                     if len({*got}) != len(got) or len(got) > most or not offered.issuperset(got):
                         _violated(
-                            f"{name}: of {size} rows lent it borrowed {got} for a batch of {count}",
-                            f"at most {most} of those lent, each once",
+                            f"{name}: of {size} shared rows it borrowed {got} for a batch of {count}",
+                            f"at most {most} of the shared rows, each once",
                         )
 
-    def test_hold_only_answers(self, component: Subject, build: Any, prompts: list[Prompt]) -> None:
-        """``hold`` returns a bool, and asking once more changes nothing."""
+    def test_hold_has_no_side_effects(
+        self, component: Subject, build: Any, prompts: list[Prompt]
+    ) -> None:
+        """``hold`` returns a bool, and another call changes nothing."""
         _opened(component, "hold")
         for (name, asked), (_, other) in zip(build(), build(), strict=True):
             here, there = DataWorld(prompts), DataWorld(prompts)
@@ -248,7 +250,10 @@ class DataPolicyConformance(Conformance, StarvationTests):
                         _violated(f"{name}: hold returned {answer!r}", "a bool")
                 left, right = here.advance(asked, 1), there.advance(other, 1)
                 if left != right or asked.hold() is not other.hold():
-                    _violated(f"{name}: a call of hold made a difference", "that it only answers")
+                    _violated(
+                        f"{name}: a call of hold changed later decisions",
+                        "that it has no side effects",
+                    )
 
     def test_metrics_are_plain_numbers(
         self, build: Any, component: Subject, prompts: list[Prompt]
@@ -285,13 +290,13 @@ class DataPolicyConformance(Conformance, StarvationTests):
             if difference := worlds.first_difference(left, right):
                 _violated(
                     f"{name}: two instances of one seed differ at {difference}",
-                    "choices that depend on context.seed and on what it was told, on nothing else",
+                    "choices that depend only on context.seed and on its inputs",
                 )
 
     def test_other_seeds_make_other_choices_if_it_is_random(
         self, component: Subject, build: Any, prompts: list[Prompt]
     ) -> None:
-        """The flag ``random`` says whether the seed has an influence."""
+        """The capability ``random`` is declared if the seed has an influence."""
         random = "random" in component.capabilities
         varies = dict.fromkeys(component.variants, False)
         histories = {name: DataWorld(prompts).advance(p, STEPS) for name, p in build(0)}
@@ -310,10 +315,10 @@ class DataPolicyConformance(Conformance, StarvationTests):
             _violated(f"{moved}: the seed has an influence", "the capability 'random'")
 
     @pytest.mark.parametrize("point", [1, 37, 80])
-    def test_a_restored_policy_goes_on_as_if_nothing_happened(
+    def test_a_restored_policy_makes_the_same_decisions(
         self, component: Subject, build: Any, prompts: list[Prompt], point: int
     ) -> None:
-        """Mid-stream, through JSON, into a new instance and into one that has seen other things. A policy
+        """The state is restored through JSON into a new instance and into one with another history. A policy
         without state is replaced by a new one: it must not have remembered anything."""
         stateful = "stateful" in component.capabilities
         others = [Prompt(f"other-{prompt.id}", prompt.data) for prompt in prompts]
@@ -331,29 +336,29 @@ class DataPolicyConformance(Conformance, StarvationTests):
             expected = world.advance(first, STEPS)
             if stateful and worlds.through_json(state) != saved:
                 _violated(
-                    f"{name}: the state that it gave away changed while it continued",
+                    f"{name}: the state that it returned changed while it continued",
                     "a state_dict that a checkpoint can hold",
                 )
             heirs = {"a new instance": fresh}
             if stateful:
                 DataWorld(others, seed=9).advance(used, 25)
-                heirs["an instance that has seen other things"] = used
+                heirs["an instance with another history"] = used
             for (what, heir), copy in zip(heirs.items(), copies, strict=False):
                 if stateful:
                     heir.load_state_dict(deepcopy(saved))
                 if difference := worlds.first_difference(expected, copy.advance(heir, STEPS)):
                     _violated(
                         f"{name}: {what} in its place after {point} steps differs at {difference}",
-                        "all that later decisions depend on, generators included, in its state"
+                        "a state with everything that later decisions depend on, including generators"
                         if stateful
                         else "state_dict, load_state_dict and the capability 'stateful'",
                     )
 
     # --- manners -------------------------------------------------------------------------------
 
-    def test_what_it_is_shown_is_not_changed(self, build: Any, prompts: list[Prompt]) -> None:
+    def test_its_inputs_are_not_changed(self, build: Any, prompts: list[Prompt]) -> None:
         """Other policies see the same prompts, statistics and lists of rows."""
-        demands = "that frozen data stays as it is"
+        demands = "that frozen data is not changed"
         for name, policy in build():
             for step in range(0, STEPS, 5):
                 prompt = deepcopy(prompts[step % len(prompts)])

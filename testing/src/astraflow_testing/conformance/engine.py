@@ -144,7 +144,7 @@ class EngineConformance(
                     abs(away) < 5,
                     f"tokens under {sampling} are {away:+.1f} standard deviations likelier than samples of "
                     "the distribution",
-                    "tokens are sampled from the softmax of logits / temperature over what is kept",
+                    "tokens are sampled from the softmax of logits / temperature over the kept tokens",
                 )
 
         run(scenario)
@@ -156,7 +156,7 @@ class EngineConformance(
             DEMANDS.that(
                 len({result.tokens.tobytes() for result in sampled}) > 1,
                 "four samples of one prompt at temperature 1 are the same",
-                "each request is sampled again, or a group has nothing to compare",
+                "requests are sampled independently; otherwise a group has nothing to compare",
             )
             DEMANDS.that(
                 greedy[0].tokens.tolist() == greedy[1].tokens.tolist(),
@@ -209,8 +209,8 @@ class EngineConformance(
                 _, result = await served.generate(sampling)
                 DEMANDS.that(
                     (result.tokens.tolist(), result.finish_reason) == (expected, reason),
-                    f"{sampling} gave {result.tokens.tolist()} ({result.finish_reason}) where "
-                    f"{expected} ({reason}) was right",
+                    f"{sampling} gave {result.tokens.tolist()} ({result.finish_reason}), "
+                    f"expected {expected} ({reason})",
                     "stop tokens and stop sequences among the sampled tokens end a sequence and belong to "
                     "it; max_tokens ends it with 'length'",
                 )
@@ -261,7 +261,7 @@ class EngineConformance(
 
         run(scenario)
 
-    def test_health_counts(self, run: Run) -> None:
+    def test_health_counts_requests_and_tokens(self, run: Run) -> None:
         async def scenario(served: Served) -> None:
             missing = set(HEALTH) - (await served.engine.health()).keys()
             DEMANDS.that(not missing, f"health() lacks {sorted(missing)}", f"at least {HEALTH}")
@@ -306,7 +306,7 @@ class EngineConformance(
 
         run(scenario)
 
-    def test_a_cancelled_caller_frees_its_place(self, run: Run) -> None:
+    def test_a_cancelled_request_frees_its_slot(self, run: Run) -> None:
         async def scenario(served: Served) -> None:
             sent = await served.underway()
             for one in sent:
@@ -321,7 +321,7 @@ class EngineConformance(
             DEMANDS.that(
                 more < asked / 2,
                 f"{more:.0f} of {asked} tokens were sampled after the callers were cancelled",
-                "a request ends when its caller is cancelled, and frees what it holds",
+                "a request ends when its caller is cancelled, and frees its resources",
             )
             complete(*await served.generate(GREEDY), 24, "length")
 
@@ -346,7 +346,7 @@ class EngineConformance(
 async def _counted(
     served: Served, requests: Sequence[GenerateRequest], results: Sequence[GenerateResult]
 ) -> None:
-    """Nothing runs any longer, and the counters hold exactly what was asked and answered."""
+    """Nothing is running, and the counters match the requests and results exactly."""
     await served.until(
         lambda health: health["running"] == health["waiting"] == 0, "ended requests to leave"
     )

@@ -1,4 +1,4 @@
-"""Conformance of an environment: observations that hold together, an end, and an answer to whatever a model does."""
+"""Conformance of an environment: consistent observations, an end, and an answer to any action."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from astraflow_testing.conformance.subject import Conformance, Subject, context
 
 DEMANDS = Demands("protocols/environment")
 MOST_STEPS = 200
-"""Actions after which an episode has to be over, whatever they were."""
+"""Number of actions, of any kind, after which an episode has to be over."""
 LONGEST_S = 1.0
-"""For which an async environment may block the event loop."""
+"""Longest time for which an async environment may block the event loop."""
 ODD = tuple(odd_actions("", ()))
 SEED = 2**62 + 11
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -47,7 +47,7 @@ Build = Callable[[], Iterator[DrivenEnvironment]]
 
 
 class EnvironmentConformance(Conformance, Claims):
-    """What every environment keeps.
+    """Requirements of every environment.
 
     Required fixtures: ``component``, the environment under test in the configurations worth testing, and ``tasks``,
     prompts that it can play::
@@ -84,7 +84,7 @@ class EnvironmentConformance(Conformance, Claims):
 
     @pytest.fixture
     def build(self, component: Subject, tmp_path: Path) -> Iterator[Build]:
-        """``build()``: a fresh instance of each configuration, closed after the test."""
+        """``build()``: a new instance of each configuration, closed after the test."""
         open_ones: list[DrivenEnvironment] = []
 
         def made() -> Iterator[DrivenEnvironment]:
@@ -107,20 +107,20 @@ class EnvironmentConformance(Conformance, Claims):
     def test_an_episode_begins_goes_on_and_ends(
         self, build: Build, tasks: list[Prompt], acts: Acts
     ) -> None:
-        """Sound observations, and an outcome after so many steps, whatever a model does."""
+        """Valid observations, and an outcome after a limited number of steps, for any actions."""
         for driven in build():
             for task in tasks:
                 seen = _episode(driven, task, acts)
                 DEMANDS.that(
                     seen[-1].outcome is not None,
                     f"{driven.name}: the episode of {task.id!r} is not over after {MOST_STEPS} actions",
-                    "an outcome: a bound on steps, at which an episode is truncated",
+                    "an outcome: limit the steps, and truncate an episode at the limit",
                 )
 
     def test_observations_survive_the_way_to_another_process(
         self, build: Build, tasks: list[Prompt], acts: Acts
     ) -> None:
-        """Messages and tools are like JSON."""
+        """Messages and tools are JSON-like."""
         for driven in build():
             for observation in _episode(driven, tasks[0], acts):
                 told = [observation.messages, observation.tools]
@@ -128,20 +128,20 @@ class EnvironmentConformance(Conformance, Claims):
                     arrived = json.loads(json.dumps(told, allow_nan=False))
                 except (TypeError, ValueError) as error:
                     DEMANDS.broken(
-                        f"{driven.name}: an observation is not like JSON: {error}", "that"
+                        f"{driven.name}: an observation is not JSON-like: {error}", "that"
                     )
                 sent = [[dict(entry) for entry in entries] for entries in told]
                 DEMANDS.that(
                     arrived == sent,
-                    f"{driven.name}: an observation comes out of JSON as something else: {sent!r:.200}",
+                    f"{driven.name}: an observation differs after a round trip through JSON: {sent!r:.200}",
                     "texts, finite numbers, booleans, None, lists, and dicts whose keys are texts",
                 )
 
     @pytest.mark.parametrize("done", ODD)
-    def test_whatever_a_model_does_is_answered(
+    def test_every_action_of_a_model_is_answered(
         self, done: str, build: Build, tasks: list[Prompt]
     ) -> None:
-        """An observation, and for each call of a tool a message: what a model does wrong is no failure."""
+        """An observation, and a message for each tool call: a mistake of the model is not a failure."""
         for driven in build():
             first = _reset(driven, tasks[0])
             action = odd_actions(first.role, first.tools)[done]
@@ -150,14 +150,16 @@ class EnvironmentConformance(Conformance, Claims):
                 _answers(driven.name, action, answered)
 
     def test_a_task_that_it_cannot_play_is_named(self, build: Build) -> None:
-        """Data without what it needs is a mistake of the data set, and no other attempt can avoid it."""
+        """Missing data is an error of the data set that no retry can fix."""
         for driven in build():
-            demanded = "an episode all the same, or a UserError (PromptError) that names the prompt and what it lacks"
+            demanded = "an episode, or a UserError (PromptError) that names the prompt and the missing data"
             try:
                 driven.reset(Prompt("odd-one", {}), SEED)
             except UserError as error:
                 DEMANDS.that(
-                    "odd-one" in str(error), f"{driven.name}: the error is only: {error}", demanded
+                    "odd-one" in str(error),
+                    f"{driven.name}: the error says only: {error}",
+                    demanded,
                 )
             except Exception as error:  # noqa: BLE001 - told to the author
                 DEMANDS.broken(
@@ -165,7 +167,7 @@ class EnvironmentConformance(Conformance, Claims):
                     demanded,
                 )
 
-    def test_what_it_is_told_is_not_changed(
+    def test_its_inputs_are_not_changed(
         self, build: Build, tasks: list[Prompt], acts: Acts
     ) -> None:
         """The prompt's data is that of the whole group."""
@@ -182,7 +184,7 @@ class EnvironmentConformance(Conformance, Claims):
     def test_an_instance_plays_one_episode_after_the_other(
         self, build: Build, component: Subject, tasks: list[Prompt], acts: Acts
     ) -> None:
-        """Also after one that was left in the middle; nothing of it is there any more."""
+        """Also after an abandoned episode, of which nothing remains."""
         for driven, fresh in zip(build(), build(), strict=True):
             _episode(driven, tasks[-1], acts)
             _step(driven.name, driven, acts(_reset(driven, tasks[-1]), random.Random(1)))
@@ -194,7 +196,7 @@ class EnvironmentConformance(Conformance, Claims):
     def test_task_seed_and_actions_decide(
         self, component: Subject, build: Build, tasks: list[Prompt], acts: Acts
     ) -> None:
-        """Another instance says the same, whatever others have drawn from the generators of the process."""
+        """Another instance gives the same observations, independent of the process's random generators."""
         before = random.getstate(), np.random.get_state()
         try:
             for one, other in zip(build(), build(), strict=True):
@@ -212,10 +214,10 @@ class EnvironmentConformance(Conformance, Claims):
             np.random.set_state(before[1])
 
     @capability("deterministic")
-    def test_instances_side_by_side_do_not_touch_each_other(
+    def test_concurrent_instances_are_independent(
         self, component: Subject, build: Build, tasks: list[Prompt], acts: Acts
     ) -> None:
-        """Many episodes run at once, each in an instance of its own."""
+        """Many episodes run concurrently, each in its own instance."""
         for alone, one, other in zip(build(), build(), build(), strict=True):
             expected = _episode(alone, tasks[0], acts)
             mine = play(one, tasks[0], SEED, acts, MOST_STEPS)
@@ -226,10 +228,10 @@ class EnvironmentConformance(Conformance, Claims):
                 next(theirs, None)
             _same(f"{one.name}, beside another instance,", expected, found)
 
-    def test_what_it_calls_one_state_is_one(
+    def test_equal_states_have_equal_continuations(
         self, build: Build, component: Subject, tasks: list[Prompt], acts: Acts
     ) -> None:
-        """In equal states of a task equal actions lead to the same."""
+        """Equal actions in equal states of a task have the same result."""
         for driven in build():
             after: dict[Any, Any] = {}
             for draws in range(8):
@@ -245,7 +247,7 @@ class EnvironmentConformance(Conformance, Claims):
                         known == led_to or "deterministic" not in component.capabilities,
                         f"{driven.name}: in state {one.state!r:.80} {action.text or action.calls!r:.80} led to {known}, and "
                         f"to {led_to} another time (reward, outcome, state)",
-                        "a state that tells apart what can follow, the steps that are left included; or None",
+                        "a state that distinguishes different continuations, including the remaining steps; or None",
                     )
 
     # --- capabilities --------------------------------------------------------------------------
@@ -279,14 +281,14 @@ class EnvironmentConformance(Conformance, Claims):
         DEMANDS.that(
             called > 0,
             "declares 'tools', and no configuration offers one",
-            "tools in the first observation; give `component` the keys with which it has them",
+            "tools in the first observation; give `component` the keys that enable them",
         )
 
     @capability("multi_role")
     def test_roles_are_known_and_act(
         self, component: Subject, build: Build, tasks: list[Prompt], acts: Acts
     ) -> None:
-        """They are named before an episode, and more than one acts in it."""
+        """They are declared before an episode, and more than one acts in it."""
         for driven in build():
             roles = driven.roles
             DEMANDS.that(
@@ -305,7 +307,7 @@ class EnvironmentConformance(Conformance, Claims):
     def test_blocking_is_declared_by_those_who_may_block(
         self, build: Build, component: Subject
     ) -> None:
-        """The flag says where it runs: plain functions run in worker processes."""
+        """The capability decides where it runs: plain functions run in worker processes."""
         for driven in build():
             declared = "blocking" in component.capabilities
             kept = is_blocking(driven.environment) if declared else is_async(driven.environment)
@@ -320,7 +322,7 @@ class EnvironmentConformance(Conformance, Claims):
     def test_it_is_played_in_a_worker_process(
         self, component: Subject, build: Build, tasks: list[Prompt], acts: Acts, tmp_path: Path
     ) -> None:
-        """By the pool that runs play it with; what is deterministic says the same there."""
+        """Played by the pool that runs use; a deterministic environment gives the same observations there."""
         recipe = component.recipe
         if recipe is None:
             pytest.fail("make an environment that declares 'blocking' with installed()")
@@ -361,7 +363,7 @@ class EnvironmentConformance(Conformance, Claims):
             DEMANDS.that(
                 not blocked_s,
                 f"{driven.name} blocked the event loop for {blocked_s:.1f} s",
-                f"less than {LONGEST_S:g} s: await what takes time, or make its methods plain functions and declare "
+                f"less than {LONGEST_S:g} s: await slow operations, or make its methods plain functions and declare "
                 "'blocking', so that it runs in worker processes",
             )
 
@@ -384,8 +386,8 @@ class EnvironmentConformance(Conformance, Claims):
                 left += sorted(resources() - before)
             DEMANDS.that(
                 not left,
-                f"{name}: after close() there is still {', '.join(left)}",
-                "that close() ends what the environment has started",
+                f"{name}: after close() these are left: {', '.join(left)}",
+                "that close() ends everything that the environment started",
             )
 
 
@@ -422,7 +424,7 @@ def _answers(name: str, action: Action, observation: Observation) -> None:
     DEMANDS.that(
         sorted(map(str, answered)) == called,
         f"{name}: the calls {', '.join(called)} were answered by tool messages with the ids {answered}",
-        "one message of the role 'tool' for each call, with its tool_call_id, also for a call that is wrong",
+        "one message of the role 'tool' for each call, with its tool_call_id, even for an invalid call",
     )
 
 
@@ -431,10 +433,10 @@ def _same(name: str, expected: list[Observation], found: list[Observation]) -> N
         DEMANDS.that(
             plain(one) == plain(other),
             f"{name} gave another observation number {number}: {other!r:.300} and not {one!r:.300}",
-            "that task, seed and actions decide: draw from a generator of your own, made of the seed at each reset",
+            "that only task, seed and actions decide: use a generator of its own, created from the seed at each reset",
         )
     DEMANDS.that(
         len(expected) == len(found),
         f"{name} ended after {len(found) - 1} actions and not after {len(expected) - 1}",
-        "that task, seed and actions decide",
+        "that only task, seed and actions decide",
     )

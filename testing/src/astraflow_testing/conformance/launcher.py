@@ -1,4 +1,4 @@
-"""Conformance of a launcher: processes that start as they are told, are watched truly, and are gone in the end."""
+"""Conformance of a launcher: it starts processes as specified, reports them correctly, and leaves none."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MUCH = 1 << 20
 
 
 class LauncherConformance(Conformance, Claims, EndingTests, HostTests):
-    """What every launcher keeps, with real processes that a test directs.
+    """Requirements of every launcher, with real processes that a test directs.
 
     Required fixture ``component``: the launcher under test, in the configurations worth testing::
 
@@ -66,22 +66,22 @@ class LauncherConformance(Conformance, Claims, EndingTests, HostTests):
 
     @pytest.fixture
     def address(self) -> str:
-        """An address of this host that processes can reach."""
+        """An address of this host that processes can connect to."""
         return "127.0.0.1"
 
     @pytest.fixture
     def placed(self) -> Placed:
-        """``placed(spec)``: the same process with what the launcher wants to know of its place."""
+        """``placed(spec)``: the same process with the resources that the launcher needs to place it."""
         return lambda spec: spec
 
     @pytest.fixture
     def too_much(self) -> list[Sequence[ProcessSpec]]:
-        """Runs that cannot be placed. By default none: a launcher that shares out nothing refuses nothing."""
+        """Runs that cannot be placed. By default none: a launcher without limited resources refuses nothing."""
         return []
 
     @pytest.fixture
     def puppets(self, address: str, tmp_path: Path) -> Iterator[Puppets]:
-        """Processes that dial in to be directed."""
+        """Processes that connect and obey the test."""
         made = Puppets(address, tmp_path / "logs")
         yield made
         made.close()
@@ -102,7 +102,7 @@ class LauncherConformance(Conformance, Claims, EndingTests, HostTests):
 
     @pytest.fixture
     def start(self, puppets: Puppets, placed: Placed) -> Start:
-        """``start(launcher, *names)``: the processes that were started, which have dialled in."""
+        """``start(launcher, *names)``: the started processes, which have connected."""
 
         def started(launcher: Launcher, *names: str, **more: Any) -> list[Puppet]:
             specs = [placed(puppets.spec(name, **more)) for name in names]
@@ -116,16 +116,16 @@ class LauncherConformance(Conformance, Claims, EndingTests, HostTests):
         return started
 
     def test_the_suite_is_whole(self, request: pytest.FixtureRequest) -> None:
-        """Known capabilities, and fixtures that are there."""
+        """Known capabilities, and fixtures that do not skip."""
         fixtures = ("address", "placed", "too_much", "lose_host", "break_connection", "silence_s")
         assert_whole("launcher", request, fixtures)
 
     # --- starting ------------------------------------------------------------------------------
 
-    def test_processes_are_told_of_in_the_order_of_their_start(
+    def test_processes_are_reported_in_order_of_start(
         self, launched: Launched, puppets: Puppets, placed: Placed
     ) -> None:
-        """Those that were started, as long as they run without an exit code."""
+        """All started processes; a running one has no exit code."""
         for name, launcher in launched():
             specs = [placed(puppets.spec(each)) for each in ("b", "a", "never")]
             launcher.prepare(specs)
@@ -136,14 +136,14 @@ class LauncherConformance(Conformance, Claims, EndingTests, HostTests):
             told = [(s.name, s.exit_code, s.restarts, s.stopped) for s in launcher.poll()]
             DEMANDS.that(
                 told == [("b", None, 0, False), ("a", None, 0, False)],
-                f"{name}: of two processes that run poll says {told} (name, exit code, restarts, stopped)",
+                f"{name}: for two running processes poll returns {told} (name, exit code, restarts, stopped)",
                 "each process that was started, in the order of first starts, exit code None while it runs",
             )
 
     def test_arguments_and_environment_arrive_as_they_are(
         self, launched: Launched, start: Start, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """No shell reads them on the way."""
+        """No shell interprets them."""
         monkeypatch.setenv("ASTRAFLOW_SUITE_OWN", "of the launcher")
         for name, launcher in launched():
             (puppet,) = start(
@@ -171,7 +171,7 @@ class LauncherConformance(Conformance, Claims, EndingTests, HostTests):
     def test_the_environment_is_on_no_command_line(
         self, launched: Launched, start: Start, tmp_path: Path
     ) -> None:
-        """It holds the run's token, and command lines and logs are for everybody."""
+        """It contains the run's token, and anybody can read command lines and logs."""
         for name, launcher in launched():
             (puppet,) = start(launcher, "a", environment={"ASTRAFLOW_SUITE": SECRET})
             lines = puppet.ask("command lines")
@@ -179,7 +179,7 @@ class LauncherConformance(Conformance, Claims, EndingTests, HostTests):
             DEMANDS.that(
                 not any(SECRET in text for text in (*lines, *logs)),
                 f"{name} puts the environment of a process on a command line or into a log",
-                "that it travels as environment, by standard input or in a file with mode 0600",
+                "that it is passed as environment, on standard input or in a file with mode 0600",
             )
 
     def test_a_process_is_not_started_twice(
@@ -196,17 +196,17 @@ class LauncherConformance(Conformance, Claims, EndingTests, HostTests):
             except Exception as error:  # noqa: BLE001 - of any kind, as long as it says which
                 DEMANDS.that(
                     "'a'" in str(error),
-                    f"{name}: the error is only: {error}",
+                    f"{name}: the error says only: {error}",
                     "an error with the process's name in quotes: 'a'",
                 )
             else:
-                DEMANDS.broken(f"{name} started a process that runs already", "an error")
+                DEMANDS.broken(f"{name} started a process that is already running", "an error")
             puppet.ask("write", "still there\n")
 
     def test_a_process_starts_anew_after_its_end(
         self, launched: Launched, puppets: Puppets, placed: Placed
     ) -> None:
-        """In its place, counted, with its CPU time kept and its log continued."""
+        """In place of the ended one; restarts are counted, CPU time is kept and the log is continued."""
         for name, launcher in launched():
             specs = [placed(puppets.spec(each)) for each in ("a", "b")]
             launcher.prepare(specs)
@@ -237,10 +237,10 @@ class LauncherConformance(Conformance, Claims, EndingTests, HostTests):
                 "CPU seconds of all starts together",
             )
 
-    def test_a_command_that_is_not_there_is_named(
+    def test_a_missing_command_is_named(
         self, launched: Launched, puppets: Puppets, placed: Placed
     ) -> None:
-        """By an error, or by an end whose last lines name it."""
+        """By an error, or by an exit whose last lines name it."""
         for name, launcher in launched():
             spec = placed(replace(puppets.spec("a"), argv=("/nowhere/python", "-V")))
             launcher.prepare([spec])
@@ -270,17 +270,17 @@ class LauncherConformance(Conformance, Claims, EndingTests, HostTests):
                     launcher.prepare(specs)
                 except PreflightError as error:
                     named = any(spec.name in str(error) for spec in specs)
-                    DEMANDS.that(named, f"{name}: the error is only: {error}", demanded)
+                    DEMANDS.that(named, f"{name}: the error says only: {error}", demanded)
                 else:
                     DEMANDS.broken(f"{name} has a place for {len(specs)} processes", demanded)
 
     # --- watching ------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("expected", [0, 3, -signal.SIGKILL], ids=["good", "bad", "killed"])
-    def test_an_end_is_told_with_its_code_and_last_words(
+    def test_an_end_is_reported_with_exit_code_and_last_lines(
         self, expected: int, launched: Launched, start: Start
     ) -> None:
-        """Also when it is asked for again; a signal is negative."""
+        """Also for later polls; a signal is a negative number."""
         for name, launcher in launched():
             (puppet,) = start(launcher, "a")
             puppet.ask("write", "one\n")
@@ -296,13 +296,13 @@ class LauncherConformance(Conformance, Claims, EndingTests, HostTests):
             DEMANDS.that(
                 state.last_lines[-2:] == ("one", "two"),
                 f"{name}: the last lines are {state.last_lines}",
-                "what it wrote last, to standard output and error",
+                "its last output, on standard output and error",
             )
 
     def test_output_is_in_the_log_at_once(
         self, launched: Launched, start: Start, tmp_path: Path
     ) -> None:
-        """In the file of the spec, whatever it is and however much."""
+        """In the file of the spec, for any content and size."""
         for name, launcher in launched():
             (puppet,) = start(launcher, "a")
             launcher.logs("a", 5)
@@ -328,7 +328,7 @@ class LauncherConformance(Conformance, Claims, EndingTests, HostTests):
     def test_a_stopped_process_is_seen_and_can_be_ended(
         self, launched: Launched, start: Start
     ) -> None:
-        """Somebody may stop it (SIGSTOP); it is told about, never waited for, and ends when it is asked to."""
+        """A stopped process (SIGSTOP) is reported, never waited for, and can be ended."""
         for name, launcher in launched():
             (puppet,) = start(launcher, "a")
             puppet.ask("obey", 7)
@@ -347,11 +347,11 @@ class LauncherConformance(Conformance, Claims, EndingTests, HostTests):
             DEMANDS.that(
                 code == 7,
                 f"{name}: a stopped process that was asked to end has the exit code {code}",
-                "that it is let continue and asked first: SIGCONT, SIGTERM",
+                "that it is resumed and first asked to end: SIGCONT, SIGTERM",
             )
 
     def test_restarts_are_a_count(self, launched: Launched) -> None:
-        """How often what died is restarted."""
+        """How often an ended process is restarted."""
         for name, launcher in launched():
             restarts: object = launcher.restarts
             DEMANDS.that(
@@ -380,7 +380,7 @@ class LauncherConformance(Conformance, Claims, EndingTests, HostTests):
     def test_processes_end_with_a_launcher_that_is_killed(
         self, component: Subject, puppets: Puppets, placed: Placed, tmp_path: Path
     ) -> None:
-        """Nobody else would ever end them."""
+        """Nothing else would end them."""
         if sys.platform != "linux":
             return  # there the services watch for it
         spec = placed(puppets.spec("a"))

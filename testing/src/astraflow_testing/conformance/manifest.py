@@ -1,4 +1,4 @@
-"""Conformance of a manifest: strings only, light, and true to what it names."""
+"""Conformance of a manifest: strings only, cheap to import, and consistent with its components."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ BACKENDS = frozenset(
         "torch", "transformers", "triton", "vllm",
     }
 )  # fmt: skip
-"""Packages that only the process of a component that needs them may import."""
+"""Packages that may be imported only in the process of a component that needs them."""
 LONGEST_SUMMARY = 80
 LIGHT = frozenset({"astraflow_core", "pluggy"})
 
 
 class ManifestConformance(Conformance):
-    """What every manifest module keeps.
+    """Requirements of every manifest module.
 
     Required fixture ``manifest``: the name of the module, as in the entry point::
 
@@ -64,14 +64,14 @@ class ManifestConformance(Conformance):
         except BadManifest as error:
             violated("component", f"{module.__name__}: {error}", "a sound manifest")
 
-    def test_says_which_api_it_is_written_for(self, module: ModuleType) -> None:
-        """``ASTRAFLOW_API`` is there and this core speaks it."""
+    def test_declares_its_api_version(self, module: ModuleType) -> None:
+        """``ASTRAFLOW_API`` exists, and this core supports it."""
         try:
             read_api(module)
         except BadManifest as error:
             violated("component", str(error), "ASTRAFLOW_API = (major, minor) that the core speaks")
 
-    def test_registers_well(self, module: ModuleType) -> None:
+    def test_registers_valid_components(self, module: ModuleType) -> None:
         """Hooks are known and marked; names, references and capabilities well-formed; at least one
         component, command or lifecycle hook."""
         try:
@@ -101,9 +101,7 @@ class ManifestConformance(Conformance):
             )
         for plugin in found:
             if plugin.state is State.CONFLICTING:
-                violated(
-                    "discovery", f"plugin {plugin.name!r}: {plugin.problem}", "a name of its own"
-                )
+                violated("discovery", f"plugin {plugin.name!r}: {plugin.problem}", "a unique name")
 
     def test_answers_the_same_each_time(
         self, module: ModuleType, components: tuple[tuple[Kind, Component], ...]
@@ -129,7 +127,7 @@ class ManifestConformance(Conformance):
         if heavy:
             violated(
                 "component",
-                f"importing {manifest} and asking it also imported {', '.join(heavy[:8])}",
+                f"importing {manifest} and calling its hooks also imported {', '.join(heavy[:8])}",
                 "strings only: targets and configs are imported when a run names them",
             )
 
@@ -145,7 +143,7 @@ class ManifestConformance(Conformance):
                 "configs that load where the backend is not installed",
             )
 
-    def test_summaries_tell_what_it_is(
+    def test_summaries_describe_the_components(
         self, components: tuple[tuple[Kind, Component], ...]
     ) -> None:
         """One line for ``astraflow plugins``."""
@@ -214,7 +212,7 @@ class ManifestConformance(Conformance):
                     )
 
     def test_keys_are_described(self, components: tuple[tuple[Kind, Component], ...]) -> None:
-        """``astraflow config explain`` and the generated documents have something to say."""
+        """``astraflow config explain`` and the generated pages show these descriptions."""
         for kind, component in components:
             if component.config is None:
                 continue

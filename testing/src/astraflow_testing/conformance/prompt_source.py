@@ -1,4 +1,4 @@
-"""Conformance of a prompt source: the same prompts in the same places, whoever asks, whenever."""
+"""Conformance of a prompt source: an index always gives the same prompt."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from astraflow_wire.limits import MAX_PROMPT_ID
 
 DEMANDS = Demands("protocols/prompt_source")
 LOOKED_AT = 2000
-"""Prompts of a source that are looked at, from its beginning."""
+"""Number of prompts that are checked, from the beginning of a source."""
 RESUMED = 16
-"""Points of a walk from which it is continued."""
+"""Positions from which an iteration is continued."""
 AT_HAND_S = 0.25
 
 Built = Callable[[], Iterator[tuple[str, PromptSource]]]
@@ -37,7 +37,7 @@ Built = Callable[[], Iterator[tuple[str, PromptSource]]]
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A source that must be refused, for its data is not as it should be: all ``names`` (a file, a line) have to be
+    """A source that must be refused because its data is damaged: all ``names`` (a file, a line) have to be
     in what the error says."""
 
     source: Subject
@@ -45,7 +45,7 @@ class Damaged:
 
 
 class PromptSourceConformance(Conformance, Claims):
-    """What every prompt source keeps.
+    """Requirements of every prompt source.
 
     Required fixture ``component``: the source under test, in the configurations worth testing::
 
@@ -82,12 +82,12 @@ class PromptSourceConformance(Conformance, Claims):
         return made
 
     def test_the_suite_is_whole(self, request: pytest.FixtureRequest) -> None:
-        """Known capabilities, and fixtures that are there."""
+        """Known capabilities, and fixtures that do not skip."""
         assert_whole("prompt_source", request, ("damaged",))
 
     # --- prompts -------------------------------------------------------------------------------
 
-    def test_it_has_prompts_each_with_an_id_of_its_own(self, build: Built) -> None:
+    def test_every_prompt_has_a_unique_id(self, build: Built) -> None:
         """At least one; ids are texts, stable, unique and not too long for a message."""
         for name, source in build():
             size: object = len(source)
@@ -108,11 +108,11 @@ class PromptSourceConformance(Conformance, Claims):
                 DEMANDS.that(
                     first.setdefault(prompt.id, index) == index,
                     f"{name}: [{first[prompt.id]}] and [{index}] have one id, {prompt.id!r:.80}",
-                    "an id for each prompt that no other has: rewards, statistics and the journal go by it",
+                    "a unique id for each prompt: rewards, statistics and the journal use it",
                 )
 
-    def test_data_survives_the_way_to_a_raas(self, build: Built) -> None:
-        """``data`` travels as JSON, and is the same there."""
+    def test_data_survives_serialization(self, build: Built) -> None:
+        """``data`` is unchanged by serialization as JSON."""
         for name, source in build():
             for index in range(min(len(source), LOOKED_AT)):
                 data = source[index].data
@@ -122,15 +122,15 @@ class PromptSourceConformance(Conformance, Claims):
                 try:
                     arrived = json.loads(json.dumps(data, allow_nan=False))
                 except (TypeError, ValueError) as error:
-                    DEMANDS.broken(f"{name}: data of [{index}] is not like JSON: {error}", demanded)
+                    DEMANDS.broken(f"{name}: data of [{index}] is not JSON-like: {error}", demanded)
                 if different := _difference(data, arrived):
                     DEMANDS.broken(
-                        f"{name}: data of [{index}] comes out of JSON as something else at {different}",
+                        f"{name}: data of [{index}] differs after a round trip through JSON at {different}",
                         demanded,
                     )
 
     def test_a_prompt_is_the_same_in_whatever_order_they_are_read(self, build: Built) -> None:
-        """An index decides, and not what was read before."""
+        """The prompt depends on its index, and not on earlier reads."""
         for (name, one), (_, other) in zip(build(), build(), strict=True):
             some = range(0, len(one), max(1, len(one) // 100))
             expected = {index: deepcopy(one[index]) for index in some}
@@ -142,10 +142,10 @@ class PromptSourceConformance(Conformance, Claims):
                             source[index] == expected[index],
                             f"{name}: [{index}] was {expected[index]!r:.120}, and {source[index]!r:.120} when it was "
                             "read again in another order",
-                            "the same prompt at an index for ever",
+                            "always the same prompt at an index",
                         )
 
-    def test_a_walk_goes_on_from_every_point(self, build: Built) -> None:
+    def test_iteration_continues_from_every_position(self, build: Built) -> None:
         """The core's cursor over a new instance continues from its position, past the end of an epoch."""
         for (name, one), (_, other) in zip(build(), build(), strict=True):
             steps = min(len(one) + 8, 200)
@@ -156,12 +156,12 @@ class PromptSourceConformance(Conformance, Claims):
                 rest = [resumed.take().id for _ in range(min(steps - point, RESUMED))]
                 DEMANDS.that(
                     rest == whole[point : point + len(rest)],
-                    f"{name}: a walk that continues after {point} prompts with a new instance takes others",
+                    f"{name}: an iteration that continues after {point} prompts with a new instance takes others",
                     "that a position in the data is one integer: no state but the data itself",
                 )
 
-    def test_it_ends_where_it_says(self, build: Built) -> None:
-        """``len`` and beyond are an :class:`IndexError`, so that a loop over it ends."""
+    def test_it_has_the_length_that_it_reports(self, build: Built) -> None:
+        """An index of ``len`` or more is an :class:`IndexError`, so that a loop over the source ends."""
         for name, source in build():
             for index in (len(source), len(source) + 7):
                 try:
@@ -173,7 +173,7 @@ class PromptSourceConformance(Conformance, Claims):
                     "an IndexError from the length on",
                 )
 
-    def test_a_prompt_is_at_hand(self, build: Built) -> None:
+    def test_prompts_are_read_quickly(self, build: Built) -> None:
         """The dataflow reads prompts on its event loop."""
         for name, source in build():
             taken = []
@@ -190,7 +190,7 @@ class PromptSourceConformance(Conformance, Claims):
 
     # --- nothing else decides ------------------------------------------------------------------
 
-    def test_the_generators_of_the_process_decide_nothing(self, build: Built) -> None:
+    def test_prompts_do_not_depend_on_global_generators(self, build: Built) -> None:
         """Other components draw from ``random`` and ``numpy.random`` too."""
         before = random.getstate(), np.random.get_state()
         found = []
@@ -203,31 +203,31 @@ class PromptSourceConformance(Conformance, Claims):
             random.setstate(before[0])
             np.random.set_state(before[1])
         for (name, _), one, other in zip(build(), *found, strict=True):
-            _same(name, one, other, "with the process's generators seeded otherwise")
+            _same(name, one, other, "with the process's generators seeded differently")
 
     def test_another_process_has_the_same_prompts(
         self, component: Subject, build: Built, tmp_path: Path
     ) -> None:
-        """Whatever the seed of Python's hashes; and importing the source makes no requests."""
+        """With any seed of Python's hashes; and importing the source makes no requests."""
         if component.recipe is None:
-            pytest.skip("only what installed() made can be made in another process")
+            pytest.skip("only components made by installed() can be created in another process")
         try:
             found, dialled = elsewhere.elsewhere(component.recipe, tmp_path, hash_seed=4711)
         except InterpreterFailed as error:
-            DEMANDS.broken(f"a new process cannot make it:\n{error}", "the same on every machine")
+            DEMANDS.broken(f"a new process cannot create it:\n{error}", "the same on every machine")
         DEMANDS.that(
             not dialled,
-            f"the network is used before a prompt is asked for: {'; '.join(dialled)}",
+            f"the network is used before a prompt is requested: {'; '.join(dialled)}",
             "that importing it makes no requests; do this when the source is built",
         )
         for (name, source), there in zip(build(), found, strict=True):
             _same(name, elsewhere.facts(source), there, "in another process")
 
     @capability("generated")
-    def test_its_seed_makes_the_prompts(
+    def test_its_seed_decides_the_prompts(
         self, component: Subject, build: Built, tmp_path: Path
     ) -> None:
-        """A source that makes its prompts has a key ``seed``, and another seed gives others."""
+        """A source that generates its prompts has a key ``seed``, and another seed gives other prompts."""
         recipe = component.recipe
         if recipe is None:
             pytest.fail("make a source that declares 'generated' with installed()")
@@ -259,11 +259,11 @@ class PromptSourceConformance(Conformance, Claims):
                     factory(context("dataflow", tmp_path))
                 except PromptError as error:
                     missing = [text for text in each.names if text not in str(error)]
-                    DEMANDS.that(not missing, f"{name}: the error is only: {error}", demanded)
+                    DEMANDS.that(not missing, f"{name}: the error says only: {error}", demanded)
                     continue
                 except Exception as error:  # noqa: BLE001 - told to the author
                     DEMANDS.broken(f"{name} raised {type(error).__name__}: {error}", demanded)
-                DEMANDS.broken(f"{name} took the damaged data", demanded)
+                DEMANDS.broken(f"{name} accepted the damaged data", demanded)
 
 
 def _same(name: str, expected: elsewhere.Facts, found: elsewhere.Facts, when: str) -> None:
@@ -273,8 +273,8 @@ def _same(name: str, expected: elsewhere.Facts, found: elsewhere.Facts, when: st
     one, other = next((pair for pair in pairs if pair[0] != pair[1]), (expected[0], found[0]))
     DEMANDS.broken(
         f"{name}: other prompts {when}: {one} became {other} (length, or index, id and digest of its data)",
-        "that its keys alone decide: sort what comes from a set or a folder, and draw from a generator of your own "
-        "that a key seeds",
+        "that only its keys decide: sort the contents of sets and folders, and use a generator that "
+        "a key seeds",
     )
 
 

@@ -1,4 +1,4 @@
-"""Conformance of a reward: a number for whatever a policy writes, the same each time, and in time."""
+"""Conformance of a reward: a number for any text, the same each time, and in time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from astraflow_testing.scripted_policies import Says, ScriptedPolicies, answer
 
 DEMANDS = Demands("protocols/reward")
 LONGEST_S = 1.0
-"""For one score on the event loop, on which all episodes of a RaaS and its heartbeat run."""
+"""Longest time for one score on the event loop, which all episodes of a RaaS and its heartbeat share."""
 
 Build = Callable[[], Iterator[tuple[str, Any]]]
 Score = Callable[[Any, TrajectoryView], Coroutine[Any, Any, Any]]
@@ -34,7 +34,7 @@ Scored = Mapping[str, TrajectoryView]
 
 
 class RewardConformance(Conformance):
-    """What every reward keeps.
+    """Requirements of every reward.
 
     Required fixture ``component``: the reward under test, in the configurations worth testing::
 
@@ -59,7 +59,7 @@ class RewardConformance(Conformance):
 
     @pytest.fixture
     def prompts(self) -> list[Prompt]:
-        """A few prompts as the reward wants them."""
+        """A few prompts with the data that the reward needs."""
         return [
             Prompt(f"prompt-{n}", {"prompt": f"What is {n} + {n}?", "answer": str(2 * n)})
             for n in (3, 40)
@@ -67,7 +67,7 @@ class RewardConformance(Conformance):
 
     @pytest.fixture
     def right(self) -> Callable[[Prompt], str]:
-        """``right(prompt)``: the text of a completion that earns most."""
+        """``right(prompt)``: the text of a completion with the highest reward."""
         return lambda prompt: str(prompt.data["answer"])
 
     @pytest.fixture
@@ -122,7 +122,7 @@ class RewardConformance(Conformance):
     def test_every_completion_earns_a_finite_number(
         self, build: Build, scored: Scored, score: Score
     ) -> None:
-        """Right, wrong, empty, endless or malicious: no exception, no hang, no crash, no NaN."""
+        """For right, wrong, empty, endless and malicious completions: no exception, no hang, no crash, no NaN."""
         for number, (name, _) in enumerate(build()):
 
             def work(number: int = number) -> Iterator[str]:
@@ -137,21 +137,21 @@ class RewardConformance(Conformance):
             except ProcessEnded as ended:
                 DEMANDS.broken(
                     f"{name}: of {next(labels, 'the last completion')} it {ended}",
-                    f"a number within {self.deadline_s:g} s for whatever a policy writes: bound what is parsed, never "
-                    "evaluate it, and use patterns that need linear time",
+                    f"a number within {self.deadline_s:g} s for any text of a policy: limit the length of parsed text, "
+                    "never evaluate it, and use regular expressions that need linear time",
                 )
             DEMANDS.that(
                 not told,
                 f"{name} gave no number for {len(told)} of {len(scored)} completions:\n  "
                 + "\n  ".join(told[:8]),
-                "a finite number, or one for each policy, for whatever a policy writes; what cannot be parsed is "
-                "wrong, and earns what wrong answers earn",
+                "a finite number, or one for each policy, for any text of a policy; text that cannot be parsed "
+                "gets the reward of a wrong answer",
             )
 
     def test_the_same_completion_earns_the_same(
         self, build: Build, scored: Scored, score: Score
     ) -> None:
-        """In another order, by another instance, and once more."""
+        """In another order, by another instance, and repeatedly."""
         for (name, one), (_, other) in zip(build(), build(), strict=True):
             order = list(scored)
             first = {label: asyncio.run(score(one, scored[label])) for label in order}
@@ -161,26 +161,26 @@ class RewardConformance(Conformance):
                     DEMANDS.that(
                         first[label] == again,
                         f"{name}: {label} earned {first[label]}, and {again} of {who} in another order",
-                        "that the prompt and the completions alone decide",
+                        "that only the prompt and the completions decide",
                     )
 
-    def test_it_tells_completions_apart(self, build: Build, scored: Scored, score: Score) -> None:
-        """What earns the same whatever a policy writes teaches nothing."""
+    def test_it_distinguishes_completions(self, build: Build, scored: Scored, score: Score) -> None:
+        """A reward that is the same for all completions gives no learning signal."""
         for name, reward in build():
             earned = [asyncio.run(score(reward, seen)) for seen in scored.values()]
             DEMANDS.that(
                 any(earned[0] != other for other in earned[1:]),
-                f"{name} gave {earned[0]} for all of {len(earned)} completions, the right ones among them",
+                f"{name} gave {earned[0]} for all of {len(earned)} completions, including the right ones",
                 "a difference between completions; if it reads other data, override the fixtures `prompts` and "
                 "`right`",
             )
 
     # --- manners -------------------------------------------------------------------------------
 
-    def test_scores_under_way_at_once_do_not_touch_each_other(
+    def test_concurrent_scores_are_independent(
         self, build: Build, scored: Scored, score: Score
     ) -> None:
-        """One instance scores many trajectories at once."""
+        """One instance scores many trajectories concurrently."""
         for (name, one), (_, other) in zip(build(), build(), strict=True):
             if not is_async(one):
                 pytest.skip("a worker process scores one trajectory at a time")
@@ -193,7 +193,7 @@ class RewardConformance(Conformance):
                 DEMANDS.that(
                     expected == found,
                     f"{name}: {label} earned {expected} alone, and {found} beside others",
-                    "no state that calls share: keep what belongs to a call in its variables",
+                    "no state shared between calls: keep the data of a call in local variables",
                 )
 
     def test_the_event_loop_is_not_blocked(
@@ -208,14 +208,14 @@ class RewardConformance(Conformance):
                 DEMANDS.that(
                     not blocked_s,
                     f"{name}: {label} blocked the event loop for {blocked_s:.1f} s",
-                    f"less than {LONGEST_S:g} s: await what takes time, or make `score` a plain function and declare "
+                    f"less than {LONGEST_S:g} s: await slow operations, or make `score` a plain function and declare "
                     "'blocking', so that it runs in worker processes",
                 )
 
     def test_blocking_is_declared_by_those_who_may_block(
         self, build: Build, component: Subject
     ) -> None:
-        """The flag says where the reward runs; a plain function runs in worker processes."""
+        """The capability decides where the reward runs: a plain function runs in worker processes."""
         for name, reward in build():
             declared, plain = "blocking" in component.capabilities, not is_async(reward)
             DEMANDS.that(
@@ -225,9 +225,7 @@ class RewardConformance(Conformance):
                 "an async score, which runs on the event loop, or a plain one and the capability 'blocking'",
             )
 
-    def test_what_it_is_shown_is_not_changed(
-        self, build: Build, scored: Scored, score: Score
-    ) -> None:
+    def test_its_inputs_are_not_changed(self, build: Build, scored: Scored, score: Score) -> None:
         """The prompt's data is that of the whole group, and the tokens are trained."""
         for name, reward in build():
             for label, seen in scored.items():
@@ -246,15 +244,15 @@ class RewardConformance(Conformance):
     def test_a_prompt_that_it_cannot_score_is_named(
         self, build: Build, prompts: list[Prompt], right: Callable[[Prompt], str], score: Score
     ) -> None:
-        """Data without what the reward needs is an error of the data set, and says so."""
+        """Missing data is an error of the data set, and the message says so."""
         odd = view(Prompt("odd-one", {}), right(prompts[0]), right(prompts[0]), policies=POLICIES)
         for name, reward in build():
-            demanded = "a number, or a WorkflowError that names the prompt and what its data lacks"
+            demanded = "a number, or a WorkflowError that names the prompt and the missing data"
             try:
                 asyncio.run(score(reward, odd))
             except WorkflowError as error:
                 DEMANDS.that(
-                    "odd-one" in str(error), f"{name}: the error is only: {error}", demanded
+                    "odd-one" in str(error), f"{name}: the error says only: {error}", demanded
                 )
             except Exception as error:  # noqa: BLE001 - told to the author
                 DEMANDS.broken(
@@ -264,7 +262,7 @@ class RewardConformance(Conformance):
 
 
 def _score_error(name: str, score: Score, reward: Any, seen: TrajectoryView) -> str:
-    """What is wrong with the score of a trajectory; empty if nothing is."""
+    """A problem of the score of a trajectory; empty if there is none."""
     try:
         validated(name, asyncio.run(score(reward, seen)), POLICIES, seen.prompt.id)
     except WorkflowError as error:

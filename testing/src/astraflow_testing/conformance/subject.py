@@ -1,4 +1,4 @@
-"""What a suite is run on, and what the suites have in common."""
+"""The component under test, and the base of the suites."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def context(
 
 
 def violated(protocol: str, did: str, demands: str) -> NoReturn:
-    """Fail: what the component ``did``, what the protocol ``demands``, and where that is written."""
-    pytest.fail(f"{did}\n{protocol}.py demands: {demands}")
+    """Fail, with what the component ``did``, what the protocol ``demands``, and the file that says so."""
+    pytest.fail(f"{did}\n{protocol}.py requires: {demands}")
 
 
 def never_skipped(test: Callable[..., None], claim: str) -> Callable[..., None]:
-    """The test, which fails where it would be skipped: it is what shows the ``claim``."""
+    """The test, which fails instead of being skipped, because it covers the ``claim``."""
 
     @functools.wraps(test)
     def run(*args: Any, **fixtures: Any) -> None:
@@ -91,8 +91,8 @@ def never_skipped(test: Callable[..., None], claim: str) -> Callable[..., None]:
             test(*args, **fixtures)
         except pytest.skip.Exception as skipped:
             pytest.fail(
-                f"claims {claim}, but the test of it was skipped ({skipped}): "
-                "make it run, or take the capability out of the manifest",
+                f"declares {claim}, but its test was skipped ({skipped}): "
+                "make it run, or remove the capability from the manifest",
                 pytrace=False,
             )
 
@@ -126,13 +126,13 @@ class Conformance:
             request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
 
     def test_expected_failures_name_tests_of_the_suite(self) -> None:
-        """A reason that belongs to no test would hide nothing, or a renamed test."""
+        """A reason without a test has no effect, or hides a renamed test."""
         unknown = [name for name in self.expected_failures if not hasattr(self, name)]
-        assert not unknown, f"expected_failures names {unknown}, which the suite has not"
+        assert not unknown, f"expected_failures names {unknown}, which the suite lacks"
         assert all(self.expected_failures.values()), "each expected failure needs its reason"
 
     def test_no_test_of_the_suite_is_replaced(self) -> None:
-        """What a suite demands is opted out of by name and reason, never by silence."""
+        """A test of a suite is excluded by name and reason, and never by replacing it."""
         own = __name__.rpartition(".")[0]
         lineage = type(self).__mro__
         suites = [parent for parent in lineage if parent.__module__.startswith(own)]

@@ -1,4 +1,4 @@
-"""Conformance of a tracker: what it was given is in its record, once, also when the run was resumed."""
+"""Conformance of a tracker: its record has all data once, also after the run was resumed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUMMARY = {"state": "finished", "steps": 3, "policies": {"solver": {"reward_last
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a record holds. ``values``: name → (step, value), in the order of the record; ``text``: whatever it says of the
+    """The content of a record. ``values``: name → (step, value), in the order of the record; ``text``: whatever it says of the
     config; ``rollouts``: completions and prompts of all rows; ``spans``: (trace, id, parent, name, service, seconds);
     ``ended``: whether the record says that the run is over, ``None`` if a record cannot."""
 
@@ -41,7 +41,7 @@ Build = Callable[..., Iterator[tuple[str, ComponentContext, Any]]]
 
 
 class TrackerConformance(Conformance, Claims):
-    """What every tracker keeps.
+    """Requirements of every tracker.
 
     Required fixtures: ``component``, and ``read``, which reads back what is recorded, with other code than the tracker's::
 
@@ -87,18 +87,18 @@ class TrackerConformance(Conformance, Claims):
         return made
 
     def test_the_suite_is_whole(self, request: pytest.FixtureRequest) -> None:
-        """Known capabilities, and fixtures that are there."""
+        """Known capabilities, and fixtures that do not skip."""
         assert_whole("tracker", request, ("read",))
 
-    def test_it_has_what_is_called(self, component: Subject, build: Build) -> None:
+    def test_its_methods_exist(self, component: Subject, build: Build) -> None:
         """The methods of the protocol, and those of its capabilities."""
         wanted = {"started", "metrics", "ended"} | (component.capabilities & {"rollouts", "spans"})
         for label, _, tracker in build():
             missing = sorted(n for n in wanted if not callable(getattr(tracker, n, None)))
             DEMANDS.that(not missing, f"{label} has no {', '.join(missing)}()", "these methods")
 
-    def test_it_says_where_the_record_is(self, build: Build) -> None:
-        """A text for a person, maybe an empty one."""
+    def test_started_returns_the_place_of_the_record(self, build: Build) -> None:
+        """A text for people, which may be empty."""
         for label, given, tracker in build():
             place: object = tracker.started(given.run, cases.CONFIG)
             tracker.ended("finished", SUMMARY, None)
@@ -112,14 +112,14 @@ class TrackerConformance(Conformance, Claims):
             _play(given, tracker, cases.STEPS)
             _same(label, read(given).values, _expected(cases.STEPS))
 
-    def test_what_was_given_last_is_recorded(self, build: Build, read: Read) -> None:
-        """``ended`` writes everything, also what came a moment before."""
+    def test_the_last_values_are_recorded(self, build: Build, read: Read) -> None:
+        """``ended`` writes everything, also the last values."""
         for label, given, tracker in build():
             _play(given, tracker, cases.STEPS[:2])
             _same(label, read(given).values, _expected(cases.STEPS[:2]))
 
     def test_a_resumed_run_continues_its_record(self, build: Build, read: Read) -> None:
-        """A new instance with the same folder: what was there stays, what follows is added, nothing comes twice."""
+        """A new instance with the same folder keeps the record and appends to it, without duplicates."""
         for label, given, tracker in build():
             _play(given, tracker, cases.STEPS, state="stopped")
             self._again(label, given.run.directory.name, build, read)
@@ -169,8 +169,8 @@ class TrackerConformance(Conformance, Claims):
                 "that ended() ends the record",
             )
 
-    def test_nothing_of_it_is_left_running(self, build: Build) -> None:
-        """No thread of its own after the end: it would keep its process."""
+    def test_no_thread_or_process_is_left_running(self, build: Build) -> None:
+        """It leaves no thread after the end, which would keep its process alive."""
         for label, given, tracker in build():
             before = set(threading.enumerate())
             _play(given, tracker, cases.STEPS[:2])
@@ -180,7 +180,7 @@ class TrackerConformance(Conformance, Claims):
             DEMANDS.that(
                 not left,
                 f"{label} left the threads {left} after its end",
-                "none that keep a process",
+                "none that keep the process alive",
             )
 
     @capability("rollouts")
@@ -194,7 +194,7 @@ class TrackerConformance(Conformance, Claims):
                 tracker.rollouts(cases.rows(step))
             tracker.ended("finished", SUMMARY, None)
             found = read(given).rollouts
-            demanded = "each row once, and its text so that a person can read it"
+            demanded = "each row once, with readable text"
             DEMANDS.that(len(found) == 4, f"{label} recorded {len(found)} of 4 rows", demanded)
             for prompt, completion in found[:1]:
                 kept = "1 + 1 =" in prompt and "2" in completion
@@ -241,7 +241,7 @@ def _play(
         tracker.ended(state, summary, curves)
     except Exception as error:  # noqa: BLE001 - told to the author
         did = f"it raised {type(error).__name__}: {error} in a run that ended as {state!r}"
-        DEMANDS.broken(did, "that it takes all of it: what it raises switches it off")
+        DEMANDS.broken(did, "that it accepts all data: an exception switches it off")
 
 
 def _expected(steps: list[cases.Step]) -> dict[str, list[tuple[int, float]]]:

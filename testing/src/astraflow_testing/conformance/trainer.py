@@ -110,7 +110,7 @@ class TrainerConformance(
         assert_whole("trainer", request, ("model", "reference"))
         cuts = self.calls_loss and self.cuts_mini_batches
         assert len(component.variants) > 1 or not cuts, (
-            "give a second configuration that cuts mini-batches otherwise, or set cuts_mini_batches = False"
+            "give a second configuration that cuts mini-batches differently, or set cuts_mini_batches = False"
         )
 
     @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.6])
@@ -158,7 +158,7 @@ class TrainerConformance(
             got = metrics.get(key, math.nan)
             DEMANDS.that(
                 abs(got - value) <= self.tolerance * max(1, abs(value)),
-                f"step() reports {key} {got:.6g} where {value:.6g} is right",
+                f"step() reports {key} {got:.6g}, expected {value:.6g}",
                 "'loss' and the algorithm's metrics are those of the whole mini-batch before the update, "
                 "'tokens' counts all of its tokens",
             )
@@ -205,7 +205,11 @@ class TrainerConformance(
     def test_the_same_seed_makes_the_same_steps(self, rig: TrainerRig) -> None:
         one, other = rig.build(), rig.build()
         before = exported(one)
-        DEMANDS.that(exported(other) == before, "two instances start apart", "one initial model")
+        DEMANDS.that(
+            exported(other) == before,
+            "two instances start with different weights",
+            "one initial model",
+        )
         metrics = [train(trainer, range(2)) for trainer in (one, other)]
         same, words = same_update(before, exported(one), exported(other), BITWISE)
         DEMANDS.that(
@@ -215,7 +219,7 @@ class TrainerConformance(
                 for a, b in zip(*metrics, strict=True)
             ),
             f"{words} in two instances with one seed",
-            "chance, if there is any, comes from context.seed",
+            "randomness, if any, comes from context.seed",
         )
 
     def test_masked_tokens_have_no_influence(self, rig: TrainerRig) -> None:
@@ -297,7 +301,7 @@ class TrainerConformance(
         before = exported(trainer)
         train(trainer, range(2))
         after = exported(trainer)
-        DEMANDS.that(before != after, "two steps left the export as it was", "the current weights")
+        DEMANDS.that(before != after, "two steps did not change the export", "the current weights")
         file = write_tensors(tmp_path / "exported.safetensors", after)
         expected = token_logprobs(reference(file, batch), batch)
         got = trainer.logprobs(batch, "current")
@@ -374,11 +378,11 @@ class TrainerConformance(
                 for a, b in zip(metrics, slept, strict=True)
             ),
             f"{words} in a trainer that sleeps between its steps",
-            "what waits in host memory comes back to the bit",
+            "the state in host memory is restored bitwise",
         )
 
     @capability("async_save")
-    def test_a_checkpoint_is_of_the_moment_it_was_begun(
+    def test_a_checkpoint_has_the_state_at_its_start(
         self, component: Subject, rig: TrainerRig
     ) -> None:
         trainer, folder = rig.build(), rig.folder("later")
@@ -389,14 +393,14 @@ class TrainerConformance(
         DEMANDS.that(
             cast(SavesLater, trainer).finish_save(True) is True,
             "finish_save(wait=True) did not return True",
-            "with `wait` it returns when everything is in its files, and says so",
+            "with `wait` it returns True when everything is in its files",
         )
         fresh = rig.build()
         fresh.load(folder)
         DEMANDS.that(
             exported(fresh) == at_save,
             "a step between save() and finish_save() is in the checkpoint",
-            "it is of the moment at which save() was called",
+            "it has the state of the moment at which save() was called",
         )
 
     @capability("reference")

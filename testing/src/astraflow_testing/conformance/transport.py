@@ -1,4 +1,4 @@
-"""What every weight transport promises: versions arrive whole, bit by bit as published, or not at all.
+"""Conformance of a weight transport: versions arrive complete and bitwise as published, or not at all.
 
 A transport's tests inherit :class:`TransportConformance`.
 """
@@ -56,7 +56,7 @@ from astraflow_wire.model_files.tensor_file import read_specs
 __all__ = ["EncryptedLink", "ShapedLink", "TcpLink", "TransportConformance"]
 
 HELD_AT = 1 << 16
-"""Bytes after which a slow fetch stands still: the manifest is there, most of the data is not."""
+"""Bytes after which a slow fetch stalls: the manifest has arrived, most of the data has not."""
 
 
 class TransportConformance(Conformance, SourceTests, AdapterTests, ShardTests):
@@ -84,7 +84,7 @@ class TransportConformance(Conformance, SourceTests, AdapterTests, ShardTests):
 
     @pytest.fixture
     def table(self) -> Mapping[str, Any]:
-        """The one fixture to write."""
+        """The only required fixture."""
         pytest.fail(
             "override the fixture `table`: return the transport's table of a config, "
             'such as {"use": "http", "streams": 2}'
@@ -104,7 +104,7 @@ class TransportConformance(Conformance, SourceTests, AdapterTests, ShardTests):
 
     @pytest.fixture
     def flags(self, table: Mapping[str, Any]) -> frozenset[str]:
-        """What the transport's manifest promises."""
+        """The capabilities in the transport's manifest."""
         return Catalog.discover().flags("transport", table["use"])
 
     # --- what arrives --------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class TransportConformance(Conformance, SourceTests, AdapterTests, ShardTests):
         self, rig: TransportRig, flags: frozenset[str]
     ) -> None:
         if "incremental" not in flags:
-            pytest.skip("the transport does not promise 'incremental'")
+            pytest.skip("the transport does not declare 'incremental'")
         publisher, receiver = rig.publisher(), rig.receiver()
         published = tensors.model(1)
         whole = fetch(receiver, publish(publisher, 1, published))
@@ -154,7 +154,7 @@ class TransportConformance(Conformance, SourceTests, AdapterTests, ShardTests):
         demand(
             part.bytes_received < whole.bytes_received / 4,
             f"moved {part.bytes_received} bytes for a change of 0.1 % of {told.size}",
-            "less than a quarter of the whole from a transport that promises 'incremental'",
+            "less than a quarter of the whole from a transport that declares 'incremental'",
         )
 
     def test_the_manifest_describes_what_arrives(self, rig: TransportRig) -> None:
@@ -214,7 +214,7 @@ class TransportConformance(Conformance, SourceTests, AdapterTests, ShardTests):
                 publisher.publish(version, tensors.model(9, 1))
         arrives(receiver, told, published)
 
-    def test_a_failed_export_leaves_what_was(self, rig: TransportRig) -> None:
+    def test_a_failed_export_keeps_the_last_version(self, rig: TransportRig) -> None:
         publisher, receiver = rig.publisher(), rig.receiver()
         published = tensors.model(1, 1)
         told = publish(publisher, 1, published)
@@ -340,7 +340,7 @@ class TransportConformance(Conformance, SourceTests, AdapterTests, ShardTests):
                 "sent the weights so that the suite's link found no byte of theirs to flip",
                 "a fixture `link` that flips one",
             )
-            demand(times == 1 or not got, "took a byte that was always flipped", "an error")
+            demand(times == 1 or not got, "accepted a byte that was always flipped", "an error")
 
     def test_the_announced_digest_is_checked(self, rig: TransportRig) -> None:
         publisher, receiver = rig.publisher(), rig.receiver()
@@ -353,7 +353,9 @@ class TransportConformance(Conformance, SourceTests, AdapterTests, ShardTests):
                 replace(told, endpoints=publish(stranger, 1, other).endpoints),
             ]
             for each in wrong:
-                with refused(WeightsError, "other weights than the announced digest names came"):
+                with refused(
+                    WeightsError, "weights arrived that do not match the announced digest"
+                ):
                     receiver.fetch(each, DEADLINE_S)
 
     def test_a_publisher_that_stalls_meets_the_deadline(
@@ -399,12 +401,12 @@ class TransportConformance(Conformance, SourceTests, AdapterTests, ShardTests):
         demand(
             not (left := [p for p in home.rglob("*") if p.is_file()]),
             f"left {', '.join(p.name for p in left)} of a killed receiver",
-            "that the next receiver in the same place removes what a killed one left",
+            "that the next receiver in the same folder removes the files that a killed one left",
         )
 
     def test_a_wrong_token_is_refused(self, rig: TransportRig, flags: frozenset[str]) -> None:
         if "cross_host" not in flags:
-            pytest.skip("the transport does not promise 'cross_host'")
+            pytest.skip("the transport does not declare 'cross_host'")
         publisher = rig.publisher()
         told = publish(publisher, 1, tensors.model(1, 1))
         for token in ("another", ""):
@@ -413,7 +415,7 @@ class TransportConformance(Conformance, SourceTests, AdapterTests, ShardTests):
 
     # --- flags ---------------------------------------------------------------------------------
 
-    def test_every_promised_flag_is_shown(
+    def test_every_declared_flag_is_tested(
         self, flags: frozenset[str], request: pytest.FixtureRequest
     ) -> None:
         assert_not_skipped(request, ("link",))
@@ -421,6 +423,6 @@ class TransportConformance(Conformance, SourceTests, AdapterTests, ShardTests):
         missing = [f for f in sorted(flags) if not callable(getattr(self, shown.get(f, ""), None))]
         demand(
             not missing,
-            f"promises {', '.join(missing)}, which no test here shows",
+            f"declares {', '.join(missing)}, which no test here covers",
             "a test for each: write one in the subclass and name it in `own_tests`",
         )

@@ -1,4 +1,4 @@
-"""Conformance of a workflow: true tokens, episodes that do not touch each other, and an end when it is asked for."""
+"""Conformance of a workflow: correct tokens, independent episodes, and cancellation."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ from astraflow_wire.model_files.model_limits import ModelLimits
 DEMANDS = Demands("protocols/workflow")
 GROUP = 3
 LONGEST_S = 1.0
-"""For which an episode may block the event loop."""
+"""Longest time for which an episode may block the event loop."""
 MOST_REQUESTS = 4
 """Requests of an episode that are made to fail or to hang, one at a time."""
 ODD_ANSWERS: dict[str, Answer] = {
     "nothing": "",
-    "bytes that are no UTF-8": b"\xff\xc3(\x80 12",
+    "bytes that are not UTF-8": b"\xff\xc3(\x80 12",
     "more than fits": "12 and " * 40,
-    "a tool call that is cut": '<tool_call>{"name": "search", "arguments": {"q": "',
+    "a truncated tool call": '<tool_call>{"name": "search", "arguments": {"q": "',
     "brackets and tags": "{}{{0}} %s %d \\boxed{ </think></answer> ```",
     "control characters": "\x00\x1b[2J\r\n\u2028",
 }
@@ -64,7 +64,7 @@ MakePolicies = Callable[..., ScriptedPolicies]
 
 
 class WorkflowConformance(Conformance, Claims):
-    """What every workflow keeps, over policies without models that note all they are asked.
+    """Requirements of every workflow, tested with policies without models that record all requests.
 
     Required fixture ``component``: the workflow under test, in the configurations worth testing::
 
@@ -97,7 +97,7 @@ class WorkflowConformance(Conformance, Claims):
 
     @pytest.fixture
     def prompts(self) -> list[Prompt]:
-        """A few prompts as the workflow wants them."""
+        """A few prompts with the data that the workflow needs."""
         return [
             Prompt(f"prompt-{n}", {"prompt": f"What is {n} + {n}?", "answer": str(2 * n)})
             for n in (3, 40, 512, 77)
@@ -112,7 +112,7 @@ class WorkflowConformance(Conformance, Claims):
     def scripted(
         self, policies: tuple[str, ...], frozen: tuple[str, ...], says: Says
     ) -> MakePolicies:
-        """``scripted()``: policies that nobody has asked yet."""
+        """``scripted()``: policies without requests so far."""
 
         def made(**changes: Any) -> ScriptedPolicies:
             return ScriptedPolicies(policies, frozen, **{"says": says, **changes})
@@ -148,19 +148,19 @@ class WorkflowConformance(Conformance, Claims):
     def test_its_groups_pass_the_intake(
         self, build: Build, scripted: MakePolicies, prompts: list[Prompt]
     ) -> None:
-        """What a RaaS and the dataflow check of a group, by their own code; and something of it is trained."""
+        """The checks of a RaaS and of the dataflow accept a group, and some of its tokens are trained."""
         for name, workflow in build():
             groups = [_group(name, workflow, scripted(), prompt) for prompt in prompts]
             DEMANDS.that(
                 any(group.header.trajectories for group in groups),
                 f"{name} rejected every episode",
-                "trajectories of prompts and answers that are as they should be; if it needs others, override the "
+                "trajectories for valid prompts and answers; if it needs other ones, override the "
                 "fixtures `prompts` and `says`",
             )
             DEMANDS.that(
                 any(group.loss_mask.any() for group in groups),
                 f"{name} marks no token of any trajectory to be trained",
-                "a loss mask that is true at what a policy sampled and shall learn from",
+                "a loss mask that is true at the sampled tokens to train",
             )
 
     def test_trained_tokens_are_those_that_were_sampled(
@@ -174,12 +174,12 @@ class WorkflowConformance(Conformance, Claims):
                     if problem := untrue(sequence, on.asked):
                         DEMANDS.broken(
                             f"{name}: a sequence of policy {sequence.policy!r} has {problem}",
-                            "the token ids as they were sampled, after those that the engine was shown: build it with "
-                            "engine.sequence(prompt, result), and never from text that is encoded again",
+                            "the sampled token ids, after the prompt ids that were sent to the engine: build it with "
+                            "engine.sequence(prompt, result), and never by encoding text again",
                         )
 
     @pytest.mark.parametrize("said", ODD_ANSWERS)
-    def test_whatever_a_model_says_is_played(
+    def test_any_text_of_a_model_is_handled(
         self, said: str, build: Build, scripted: MakePolicies, prompts: list[Prompt]
     ) -> None:
         """A policy under training says anything: a trajectory, or ``None``, and never an error."""
@@ -213,7 +213,7 @@ class WorkflowConformance(Conformance, Claims):
     def test_metrics_arrive(
         self, build: Build, scripted: MakePolicies, prompts: list[Prompt]
     ) -> None:
-        """Finite numbers, under names that a message holds; others are left out without a word."""
+        """Finite numbers under names that fit a message; others would be dropped without a warning."""
         for name, workflow in build():
             for number, prompt in enumerate(prompts):
                 outcome = asyncio.run(_play(workflow, scripted(), number, prompt))
@@ -222,18 +222,16 @@ class WorkflowConformance(Conformance, Claims):
                     DEMANDS.that(
                         not lost,
                         f"{name}: metrics { ({key: outcome.metrics[key] for key in sorted(lost)}) } would be left out",
-                        "finite numbers under short names; leave a figure out that there is none of",
+                        "finite numbers under short names; omit missing values",
                     )
 
     # --- many at once --------------------------------------------------------------------------
 
-    def test_episodes_at_once_do_not_touch_each_other(
+    def test_concurrent_episodes_are_independent(
         self, build: Build, scripted: MakePolicies, prompts: list[Prompt]
     ) -> None:
-        """Any number of episodes run in one instance: each has its own tokens, and comes out as it does alone."""
-        demanded = (
-            "no state that episodes share: keep what belongs to one in the variables of run_episode"
-        )
+        """Any number of episodes run in one instance: each has its own tokens and the same result as alone."""
+        demanded = "no state shared between episodes: keep the data of an episode in local variables of run_episode"
         builds = zip(build(), build(), build(), strict=True)
         for (name, workflow), (_, one), (_, other) in builds:
             played = [prompts[number % len(prompts)] for number in range(3 * len(prompts))]
@@ -251,7 +249,7 @@ class WorkflowConformance(Conformance, Claims):
                 if alone[number] == again[number]:  # else it makes choices of its own
                     DEMANDS.that(
                         content(outcome) == alone[number],
-                        f"{name}: the episode of prompt {played[number].id!r} came out otherwise beside others than "
+                        f"{name}: the episode of prompt {played[number].id!r} gave another result beside others than "
                         "alone",
                         demanded,
                     )
@@ -268,7 +266,7 @@ class WorkflowConformance(Conformance, Claims):
             DEMANDS.that(
                 not blocked_s,
                 f"{name} blocked the event loop for {blocked_s:.1f} s",
-                f"less than {LONGEST_S:g} s: await what takes time, and move computations to a thread "
+                f"less than {LONGEST_S:g} s: await slow operations, and move computations to a thread "
                 "(asyncio.to_thread)",
             )
 
@@ -277,20 +275,20 @@ class WorkflowConformance(Conformance, Claims):
     def test_an_error_of_an_engine_ends_the_episode(
         self, build: Build, scripted: MakePolicies, prompts: list[Prompt]
     ) -> None:
-        """Whichever request it is: the task is tried again, and nothing is trained on what is missing."""
+        """For every request: the task is retried, and nothing is trained with missing data."""
         for name, workflow in build():
             for request in range(_requests(workflow, scripted, prompts[0])):
                 outcome = asyncio.run(_play(workflow, scripted(fails=request), 0, prompts[0]))
                 DEMANDS.that(
                     isinstance(outcome, BaseException) and tells_of_the_engine(outcome),
                     f"{name}: its request {request + 1} failed, and the episode {told(outcome)}",
-                    "that errors of engines are not caught, or raised again: the task is then tried again",
+                    "that errors of engines are not caught, or are raised again, so that the task is retried",
                 )
 
     def test_an_episode_that_is_cancelled_ends_at_once(
         self, build: Build, scripted: MakePolicies, prompts: list[Prompt]
     ) -> None:
-        """At a deadline its RaaS cancels it, whatever it waits for; its requests and tasks end with it."""
+        """At a deadline the RaaS cancels an episode in any state; its requests and tasks end with it."""
         for name, workflow in build():
             for request in range(_requests(workflow, scripted, prompts[0])):
                 on = scripted(holds=request)
@@ -298,11 +296,11 @@ class WorkflowConformance(Conformance, Claims):
                 DEMANDS.that(
                     not problem,
                     f"{name}: cancelled in its request {request + 1}, {problem}",
-                    "that CancelledError passes: catch Exception and not BaseException, clean up in `finally`, and "
+                    "that CancelledError propagates: catch Exception and not BaseException, clean up in `finally`, and "
                     "make tasks in an asyncio.TaskGroup",
                 )
 
-    def test_nothing_outlives_its_episode(
+    def test_no_task_outlives_its_episode(
         self, build: Build, scripted: MakePolicies, prompts: list[Prompt]
     ) -> None:
         """No task continues, and no request. What the first episode begins may stay, as a server of the workflow."""
@@ -317,12 +315,12 @@ class WorkflowConformance(Conformance, Claims):
             DEMANDS.that(
                 not left,
                 f"{name} returned and left {', '.join(left)}",
-                "that what an episode begins it awaits or cancels: make tasks in an asyncio.TaskGroup",
+                "that an episode awaits or cancels the tasks that it starts: create them in an asyncio.TaskGroup",
             )
 
     # --- manners -------------------------------------------------------------------------------
 
-    def test_what_it_is_shown_is_not_changed(
+    def test_its_inputs_are_not_changed(
         self, build: Build, scripted: MakePolicies, prompts: list[Prompt]
     ) -> None:
         """Prompts are those of the whole group, results belong to the engine."""
@@ -336,20 +334,20 @@ class WorkflowConformance(Conformance, Claims):
                 DEMANDS.that(
                     all(each.columns() == each.kept for each in on.asked),
                     f"{name} wrote into the arrays of a result",
-                    "copies where it changes something",
+                    "copies of the data that it changes",
                 )
 
     def test_a_prompt_that_it_cannot_play_is_named(
         self, build: Build, scripted: MakePolicies
     ) -> None:
-        """Data without what the workflow needs is an error of the data set, and says so."""
+        """Missing data is an error of the data set, and the message says so."""
         for name, workflow in build():
             outcome = asyncio.run(_play(workflow, scripted(), 0, Prompt("odd-one", {})))
             if isinstance(outcome, BaseException):
                 DEMANDS.that(
                     names(outcome, "odd-one"),
                     f"{name} {told(outcome)} for a prompt without data",
-                    "a WorkflowError that names the prompt and what its data lacks",
+                    "a WorkflowError that names the prompt and the missing data",
                 )
 
     # --- flags ---------------------------------------------------------------------------------
@@ -358,7 +356,7 @@ class WorkflowConformance(Conformance, Claims):
     def test_an_episode_has_several_turns(
         self, component: Subject, build: Build, scripted: MakePolicies, prompts: list[Prompt]
     ) -> None:
-        """A policy is asked again after it has answered, and is shown more."""
+        """A policy is asked again after its answer, with a longer prompt."""
         DEMANDS.that(
             any(
                 one.policy == later.policy and len(later.prompt) > len(one.prompt)
@@ -368,8 +366,8 @@ class WorkflowConformance(Conformance, Claims):
                     _requests_of(workflow, scripted(), prompt), 2
                 )
             ),
-            "declares 'multi_turn', but no policy was asked again with more than before",
-            "a second turn with these prompts and answers (fixtures `prompts` and `says`), or no such flag",
+            "declares 'multi_turn', but no policy was asked again with a longer prompt",
+            "a second turn with these prompts and answers (fixtures `prompts` and `says`), or no such capability",
         )
 
     @capability("multi_policy")
@@ -384,12 +382,12 @@ class WorkflowConformance(Conformance, Claims):
                 for prompt in prompts
             ),
             "declares 'multi_policy', but each episode asked one policy only",
-            "requests to several with these prompts and answers, or no such flag",
+            "requests to several with these prompts and answers, or no such capability",
         )
 
 
 async def _fixed(view: TrajectoryView) -> float:
-    """The reward of a run, where the workflow leaves it to that."""
+    """The reward component of a run, if the workflow uses it."""
     return float(len(view.text))
 
 
@@ -410,7 +408,7 @@ def _group(name: str, workflow: Any, on: ScriptedPolicies, prompt: Prompt) -> Re
         check_limits(group, dict.fromkeys(on.handles, limits))
     except (TaskFailed, WireError) as error:
         DEMANDS.broken(
-            f"{name}: {error}", "a Trajectory that a RaaS and the dataflow take, or None"
+            f"{name}: {error}", "a Trajectory that a RaaS and the dataflow accept, or None"
         )
     return group
 

@@ -1,1 +1,1 @@
-"""What the algorithm suite is made of: batches, golden values, demands of advantages."""
+"""Parts of the algorithm suite: batches, golden values, tests of advantages."""

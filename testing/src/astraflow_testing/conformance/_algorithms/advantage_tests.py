@@ -1,4 +1,4 @@
-"""What the algorithm suite demands of advantages and weights; no framework is needed for it."""
+"""Tests of advantages and weights in the algorithm suite; they need no framework."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from astraflow_testing.conformance._algorithms import loss_cases as cases
 from astraflow_testing.conformance.subject import violated
 
 LAGS = range(9)
-"""Versions that a row is behind, for the test of staleness."""
+"""Staleness of the rows in the test of staleness, in versions."""
 
 
 def violated_by(did: str, demands: str) -> NoReturn:
-    """Fail: an algorithm ``did`` something else than its protocol ``demands``."""
+    """Fail, with what an algorithm ``did`` and what its protocol ``demands``."""
     violated("protocols/algorithm", did, demands)
 
 
@@ -98,7 +98,7 @@ class AdvantageTests:
                     violated_by(f"{name}: {what} depend on the order of rows", "no such influence")
 
     def test_stale_rows_never_weigh_more(self, algorithms: dict[str, Algorithm]) -> None:
-        """Where the staleness of a row has an influence on its share, a growing one lowers it."""
+        """If staleness changes the share of a row, more staleness lowers it."""
         for name, algorithm in algorithms.items():
             case = cases.make_case(algorithm)
             for row in range(len(case.batch)):

@@ -1,4 +1,4 @@
-"""Golden values of an algorithm: computed by something independent, kept as JSON beside its tests.
+"""Golden values of an algorithm: computed independently and stored as JSON beside its tests.
 
 ::
 
@@ -48,7 +48,7 @@ class Golden:
     expected: Mapping[str, Any]
 
     def difference(self, torch: Any, algorithm: Algorithm) -> str:
-        """Where the algorithm gives something else; empty if nowhere."""
+        """Differences from the algorithm's result; empty if there are none."""
         case = cases.complete(algorithm, self._case())
         batch, mask = case.batch, case.batch.loss_mask
         assert batch.advantages is not None
@@ -72,7 +72,7 @@ class Golden:
             wrong = ~np.isclose(got, right, rtol=RELATIVE, atol=ABSOLUTE)
             if wrong.any():
                 at = int(np.flatnonzero(wrong)[0])
-                return f"{what} is {got.flat[at]:.9g} at {at} where {right.flat[at]:.9g} is right"
+                return f"{what} is {got.flat[at]:.9g} at {at}, expected {right.flat[at]:.9g}"
         return ""
 
     def _case(self) -> cases.Case:

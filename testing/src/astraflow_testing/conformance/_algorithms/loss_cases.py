@@ -1,4 +1,4 @@
-"""Batches and losses for the algorithm suite: what a trainer would hand over, made from a seed."""
+"""Batches and losses for the algorithm suite, as a trainer would pass them, made from a seed."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def tensors(torch: Any, inputs: LossInputs) -> dict[str, Any]:
 
 
 def difference(expected: LossOutcome, found: LossOutcome, exact: bool = False) -> str:
-    """What differs beyond rounding in float64 (``exact``: at all); empty if nothing does."""
+    """Differences beyond rounding in float64 (``exact``: at all); empty if nothing does."""
     relative, absolute = (0.0, 0.0) if exact else (1e-9, 1e-12)
     for part in ("terms", "metrics"):
         want, got = getattr(expected, part), getattr(found, part)

@@ -1,1 +1,1 @@
-"""What the data policy suite is made of: a small dataflow, and tests that nothing starves."""
+"""Parts of the data policy suite: a small dataflow, and tests of starvation."""

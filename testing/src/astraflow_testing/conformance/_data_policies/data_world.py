@@ -1,4 +1,4 @@
-"""A small dataflow for the data policy suite: prompts come round, groups finish, rows are served."""
+"""A small dataflow for the data policy suite: it offers prompts, finishes groups and serves rows."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _KEPT = 24
 _HOOKS = (Accept, Admit, Arrange, Borrow, Draw, Explain, Follow, Key, OnVersion)
 
 Decision = tuple[str, Any]
-"""A hook and what it answered."""
+"""A hook and its answer."""
 
 
 @dataclass
 class DataWorld:
-    """Everything that happens around one data policy; only its decisions make a difference.
+    """Everything that happens around one data policy; only its decisions change the course.
 
     What a group earns depends on ``seed`` and on the step: groups differ, are all right, all wrong, or
     have one row.
@@ -64,7 +64,7 @@ class DataWorld:
         return replace(self, fresh=list(self.fresh), kept=list(self.kept))
 
     def advance(self, policy: Any, steps: int) -> list[Decision]:
-        """Live through ``steps`` steps: what the policy decided."""
+        """Run ``steps`` steps; returns the decisions of the policy."""
         if policy is not self._policy:  # to ask a protocol takes longer than the rest of a step
             self._policy = policy
             self._hooks = frozenset(hook for hook in _HOOKS if isinstance(policy, hook))
@@ -160,7 +160,7 @@ class DataWorld:
 
 @lru_cache(maxsize=1024)
 def _rewards(seed: int, step: int) -> tuple[float, ...]:
-    """What the group of that step earns; many worlds live through the same steps."""
+    """The rewards of the group of that step; many worlds run the same steps."""
     rng = np.random.default_rng([seed, step])
     drawn = rng.random(GROUP)
     rewards = [

@@ -1,4 +1,4 @@
-"""What the data policy suite demands so that nothing starves: prompts, groups and rows get their turn."""
+"""Tests of starvation in the data policy suite: prompts, groups and rows must be used eventually."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MOST_OFFERS = 64
 
 
 def violated_by(did: str, demands: str) -> NoReturn:
-    """Fail: a policy ``did`` something else than its protocol ``demands``."""
+    """Fail, with what a policy ``did`` and what its protocol ``demands``."""
     violated("protocols/data_policy", did, demands)
 
 
 def opened(component: Subject, flag: str) -> None:
-    """Go on only if the capability is declared; that it is implemented has a test of its own."""
+    """Continue only if the capability is declared; another test checks that it is implemented."""
     if flag not in component.capabilities:
         pytest.skip(f"does not declare {flag!r}")
 
@@ -34,7 +34,7 @@ class StarvationTests:
     def test_unseen_prompts_are_admitted(
         self, component: Subject, build: Any, prompts: list[Prompt]
     ) -> None:
-        """Of prompts that it never saw it admits some, or no run could begin."""
+        """It admits some unseen prompts; otherwise no run could begin."""
         opened(component, "admit")
         for name, policy in build():
             unseen = (Prompt(f"{p.id}-{n}", p.data) for n in range(MOST_OFFERS) for p in prompts)
@@ -50,7 +50,7 @@ class StarvationTests:
     def test_prompts_of_mixed_success_keep_being_admitted(
         self, component: Subject, build: Any, prompts: list[Prompt]
     ) -> None:
-        """While groups still differ now and then, something is admitted in every stretch of offers."""
+        """While groups still differ sometimes, some prompts are admitted in every series of offers."""
         opened(component, "admit")
         for name, policy in build():
             made = DataWorld(prompts).advance(policy, 10 * MOST_OFFERS)
@@ -59,13 +59,13 @@ class StarvationTests:
                 if not any(offers[start : start + MOST_OFFERS]):
                     violated_by(
                         f"{name} admitted none of the offers {start} to {start + MOST_OFFERS}",
-                        "that nothing starves while prompts still teach something",
+                        "that no prompt starves while it still has a learning signal",
                     )
 
     def test_groups_may_finish_late_out_of_order_or_never(
         self, component: Subject, build: Any, prompts: list[Prompt]
     ) -> None:
-        """Many groups are under way at once, in any order; a task that fails brings none back."""
+        """Many groups are in progress at once, in any order; a failed task returns none."""
         opened(component, "admit")
         for name, policy in build():
             rng = np.random.default_rng(2)
@@ -105,11 +105,11 @@ class StarvationTests:
                     violated_by(
                         f"{name} accepted none of the groups {stretch * MOST_OFFERS} to "
                         f"{(stretch + 1) * MOST_OFFERS}, whose rewards differ",
-                        "that the trainer is fed",
+                        "that the trainer gets rows",
                     )
 
     def test_fresh_rows_are_used_up(self, component: Subject, build: Any) -> None:
-        """With rows enough there is a batch, at the start too, and fresh rows get their turn."""
+        """With enough rows there is a batch, also at the start, and fresh rows are used."""
         if not component.capabilities & {"arrange", "draw"}:
             pytest.skip("declares neither 'arrange' nor 'draw'")
         for name, policy in build():

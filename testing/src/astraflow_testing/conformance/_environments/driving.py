@@ -1,4 +1,4 @@
-"""Environments, async or blocking, called one step after the other; and a player that knows no game."""
+"""Environments, async or blocking, called step by step; and a player that knows no game."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from astraflow_core.types import Action, FunctionCall, Observation, Prompt
 from astraflow_environments.observations import checked
 
 Acts = Callable[[Observation, random.Random], Action]
-"""What a model does when it is shown an observation."""
+"""The action of a model for an observation."""
 WORDS = ("yes", "no", "1", "left", "I do not know.", "")
 
 
 @dataclass
 class DrivenEnvironment:
-    """An instance, and all that it was told and said: ``(action or task, observation)``."""
+    """An instance, and all its inputs and outputs: ``(action or task, observation)``."""
 
     name: str
     environment: Any
@@ -36,7 +36,7 @@ class DrivenEnvironment:
         return tuple(self.environment.roles) if "multi_role" in self.capabilities else ()
 
     def reset(self, task: Prompt, seed: int) -> Observation:
-        """Begin an episode. :class:`EnvironmentFailed` if what it says is no observation."""
+        """Begin an episode; raises :class:`EnvironmentFailed` if its result is not an observation."""
         return self._recorded(task.id, self.environment.reset(task, seed), first=True)
 
     def step(self, action: Action) -> Observation:
@@ -145,23 +145,23 @@ def made(schema: Mapping[str, Any], generator: random.Random) -> Any:
 
 
 def odd_actions(role: str, tools: tuple[Mapping[str, Any], ...]) -> dict[str, Action]:
-    """What a policy under training does."""
+    """Actions of a policy under training."""
     names = itertools.chain((tool["function"]["name"] for tool in tools), ["search"])
     name = next(names)
     call = FunctionCall("call_0", name, {})
     return {
         "nothing": Action("", role=role),
-        "text of no meaning": Action(
+        "meaningless text": Action(
             "{}{{0}} %s \\boxed{ </think> \x00\x1b[2J \u2028 " * 3, role=role
         ),
         "a very long text": Action("12 and " * 20_000, role=role),
-        "a number beyond all": Action("9" * 400, role=role),
-        "a reply that was cut": Action("I would", role=role, truncated=True),
-        "a call of a tool that is not there": Action(
+        "a number that overflows": Action("9" * 400, role=role),
+        "a truncated reply": Action("I would", role=role, truncated=True),
+        "a call of a tool that does not exist": Action(
             "", (FunctionCall("call_0", "fly", {}),), role
         ),
         "a call without arguments": Action("", (call,), role),
-        "a call whose arguments are no object": Action(
+        "a call whose arguments are not an object": Action(
             "", (FunctionCall("call_0", name, '{"direction": "le'),), role
         ),
         "a call with values of other types": Action(
@@ -176,5 +176,5 @@ def odd_actions(role: str, tools: tuple[Mapping[str, Any], ...]) -> dict[str, Ac
 
 
 def run_async(play_it: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Await it in an event loop of its own."""
+    """Await it in a separate event loop."""
     return asyncio.run(play_it())

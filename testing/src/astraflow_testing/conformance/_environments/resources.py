@@ -1,4 +1,4 @@
-"""What a process has that somebody has to give back."""
+"""Resources of a process that have to be released."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the launcher suite is made of: processes that a test directs, and how they end."""
+"""Parts of the launcher suite: processes that a test directs, and how they end."""

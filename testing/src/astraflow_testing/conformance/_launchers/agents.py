@@ -1,4 +1,4 @@
-"""What tests of launchers share whose processes are started by agents (``astraflow_launching.launcher.RemoteLauncher``)."""
+"""Shared parts of the tests of launchers whose processes are started by agents (``astraflow_launching.launcher.RemoteLauncher``)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from astraflow_testing.conformance._launchers.host_tests import Trouble
 from astraflow_testing.conformance.launcher import LauncherConformance
 
 SILENCE_S = 4.0
-"""The key ``silence_s`` with which such a launcher is tested."""
+"""The value of the key ``silence_s`` in the tests of such a launcher."""
 _MARGIN_S = 10
 
 
 def host_of(name: str, directory: Path) -> str:
-    """The host on which the launcher has put the process ``name``, as it wrote down."""
+    """The host of the process ``name``, as recorded by the launcher."""
     return str(json.loads((directory / "placement.json").read_text())[name]["host"])
 
 
@@ -26,7 +26,7 @@ class AgentLauncherConformance(LauncherConformance):
 
     @pytest.fixture
     def silence_s(self) -> float:
-        """How long processes outlive a launcher that is gone, at most."""
+        """Longest time that processes outlive a launcher that has died."""
         return SILENCE_S + _MARGIN_S
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""What the launcher suite demands of ends: asked for first, then certain, and whole."""
+"""Tests of ending processes: asked to end first, then killed, with all children."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class EndingTests:
     def test_stop_kills_at_the_deadline_with_all_children(
         self, launched: Launched, start: Start, puppets: Puppets
     ) -> None:
-        """A process that does not hear."""
+        """A process that ignores SIGTERM."""
         for name, launcher in launched():
             (puppet,) = start(launcher, "a")
             puppet.ask("be deaf")
@@ -76,7 +76,7 @@ class EndingTests:
                 DEMANDS.that(
                     process.is_gone(5),
                     f"{name}: {process.name!r} was left after close",
-                    "that nothing that was started is left, children of processes that ended included",
+                    "that no started process is left, including the children of ended processes",
                 )
             codes = [state.exit_code for state in launcher.poll()]
             DEMANDS.that(
@@ -101,7 +101,7 @@ class EndingTests:
             DEMANDS.that(not left, f"{name} left {', '.join(left)} after close", "nothing")
 
     def test_a_terminal_reaches_the_launcher_only(self, launched: Launched, start: Start) -> None:
-        """Ctrl-C goes to all processes of a session; those of a run are asked by the launcher, in their order."""
+        """Ctrl-C reaches all processes of a session; the launcher ends those of a run itself, in order."""
         for name, launcher in launched():
             here = start(launcher, "a", "b")
             DEMANDS.that(

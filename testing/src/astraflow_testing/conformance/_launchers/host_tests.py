@@ -1,4 +1,4 @@
-"""What the launcher suite demands of launchers whose processes are on several hosts."""
+"""Tests of launchers whose processes are on several hosts."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class HostTests:
 
     @pytest.fixture
     def silence_s(self) -> float:
-        """How long processes outlive a launcher that is gone, at most."""
+        """Longest time that processes outlive a launcher that has died."""
         return 30.0
 
     def test_a_lost_host_is_an_end_and_another_one_takes_over(
         self, launched: Launched, start: Start, puppets: Puppets, lose_host: Trouble | None
     ) -> None:
-        """Its processes count as killed; those elsewhere go on; what is started again runs on a host that is left."""
+        """Its processes count as killed, those elsewhere continue, and restarted ones run on a remaining host."""
         if lose_host is None:
             pytest.skip("no host can be lost (the fixture `lose_host` is None)")
         for name, launcher in launched():
@@ -72,7 +72,7 @@ class HostTests:
     def test_a_broken_connection_ends_nothing(
         self, launched: Launched, start: Start, break_connection: Trouble | None
     ) -> None:
-        """It is made again, and no output is lost or repeated."""
+        """It is re-established, and no output is lost or repeated."""
         if break_connection is None:
             pytest.skip("there is no connection (the fixture `break_connection` is None)")
         for name, launcher in launched():
@@ -102,10 +102,10 @@ class HostTests:
         tmp_path: Any,
         silence_s: float,
     ) -> None:
-        """A launcher that is killed can end nothing: hosts do, after its silence."""
+        """A killed launcher cannot end processes: hosts end them after its silence."""
         # No `capability`: this does not show where processes go, so that a launcher still names a test of its own.
         if "cluster" not in component.capabilities:
-            pytest.skip("does not claim cluster")
+            pytest.skip("does not declare cluster")
         spec = placed(puppets.spec("a"))
         for index, name in enumerate(component.variants):
             with LonelyLauncher(component, index, tmp_path, spec):

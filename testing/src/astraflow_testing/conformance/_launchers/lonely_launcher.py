@@ -1,4 +1,4 @@
-"""A launcher in an interpreter of its own, which is killed."""
+"""A launcher in a separate interpreter, which is killed."""
 
 from __future__ import annotations
 

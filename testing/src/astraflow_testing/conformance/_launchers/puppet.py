@@ -1,4 +1,4 @@
-"""``python _puppet.py HOST PORT NAME ARGUMENT…``: a process that dials in, says who it is and does as it is told.
+"""``python _puppet.py HOST PORT NAME ARGUMENT…``: a process that connects, identifies itself and obeys commands.
 
 Whoever listens sees its end at once, whatever host it is on, since its connection ends with it; and it ends when they
 hang up. Only the standard library is needed.
@@ -87,7 +87,7 @@ def _send(talk: TextIO, words: object) -> None:
 
 
 def main() -> None:
-    """Dial in, introduce yourself, do as you are told."""
+    """Connect, identify this process, and obey commands."""
     host, port, name, *arguments = sys.argv[1:]
     with socket.create_connection((host, int(port)), DEADLINE_S) as connection:
         connection.settimeout(None)

@@ -1,4 +1,4 @@
-"""Processes that a launcher starts and a test directs: where they dial in, and what one says to them."""
+"""Processes that a launcher starts and a test directs: the port to which they connect, and their commands."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LOOK_S = 0.2
 
 
 class Stranger(Exception):
-    """Who dialled in is no process of ours: the port was another's before, such as that of a server of Ray."""
+    """The process that connected is not ours: the port was another's before, such as that of a server of Ray."""
 
 
 class Puppet:
-    """One process that has dialled in: what it said of itself, and the line to it."""
+    """One process that has connected: its own description, and the connection to it."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(DEADLINE_S)
@@ -69,7 +69,7 @@ class Puppet:
 
 
 class Puppets:
-    """Listens on ``host``; specs of processes that dial in there log into ``folder``."""
+    """Listens on ``host``; processes with its specs connect there and log into ``folder``."""
 
     def __init__(self, host: str, folder: Path) -> None:
         self._server = socket.create_server((host, 0))
@@ -89,7 +89,7 @@ class Puppets:
         return ProcessSpec(name, role, argv, environment or {}, self._folder / f"{name}.log")
 
     def arrived(self, launcher: Launcher | None = None) -> Puppet:
-        """The next process that dials in; the test fails if none does, at once if a process of ``launcher`` ends."""
+        """The next process that connects; the test fails if none does, at once if a process of ``launcher`` ends."""
 
         def dialled() -> Puppet | None:
             with suppress(TimeoutError, Stranger):
@@ -97,12 +97,12 @@ class Puppets:
             for state in launcher.poll() if launcher else ():
                 if state.exit_code is not None:
                     pytest.fail(
-                        f"process {state.name!r} ended with {state.exit_code} before it could dial in: "
+                        f"process {state.name!r} ended with {state.exit_code} before it connected: "
                         f"{' | '.join(state.last_lines)}\nexpected that its command runs as it is given"
                     )
             return None
 
-        puppet: Puppet = until(dialled, "a process that was started dialled in")
+        puppet: Puppet = until(dialled, "a started process connected")
         self._there.append(puppet)
         return puppet
 
@@ -117,11 +117,11 @@ Launched = Callable[[], Iterator[tuple[str, Launcher]]]
 """``launched()``: (label, fresh launcher) of each configuration."""
 Placed = Callable[[ProcessSpec], ProcessSpec]
 Start = Callable[..., list[Puppet]]
-"""``start(launcher, *names)``: processes that were started and have dialled in."""
+"""``start(launcher, *names)``: processes that were started and have connected."""
 
 
 def until(holds: Callable[[], Any], what: str) -> Any:
-    """What ``holds()`` returns once that is true; the test fails if it is never."""
+    """The result of ``holds()`` once it is true; the test fails if it does not become true in time."""
     end = time.monotonic() + DEADLINE_S
     while not (found := holds()):
         if time.monotonic() > end:
@@ -131,21 +131,19 @@ def until(holds: Callable[[], Any], what: str) -> Any:
 
 
 def state_of(launcher: Launcher, name: str) -> ProcessState:
-    """What the launcher says of a process."""
+    """The state of a process as reported by the launcher."""
     found = [state for state in launcher.poll() if state.name == name]
     if len(found) != 1:
-        pytest.fail(
-            f"poll told about {len(found)} processes {name!r}\nexpected one that was started"
-        )
+        pytest.fail(f"poll reported {len(found)} processes {name!r}\nexpected one that was started")
     return found[0]
 
 
 def end_of(launcher: Launcher, name: str) -> ProcessState:
-    """What it says once the process has ended."""
+    """The reported state once the process has ended."""
 
     def ended() -> ProcessState | None:
         state = state_of(launcher, name)
         return None if state.exit_code is None else state
 
-    found: ProcessState = until(ended, f"poll told the end of {name!r}")
+    found: ProcessState = until(ended, f"poll reported the end of {name!r}")
     return found

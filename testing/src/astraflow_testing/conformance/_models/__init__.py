@@ -1,1 +1,1 @@
-"""What the engine and trainer suites are made of: rigs, and the tiny model in float64."""
+"""Parts of the engine and trainer suites: rigs, and the tiny model in float64."""

@@ -1,4 +1,4 @@
-"""What a trainer promises that declares ``adopt``."""
+"""Tests of a trainer that declares ``adopt``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from astraflow_wire.model_files.tensor_file import lay_out
 
 
 def adopts_adapters(rig: TrainerRig) -> None:
-    """For the own tests of a trainer of adapters: a fresh one continues with those of a version."""
+    """For the tests of a trainer of adapters: a new trainer continues with those of a version."""
     through, folder = rig.build(), rig.folder("version")
     train(through, range(2))
     expected = exported(through)
@@ -61,11 +61,11 @@ class AdoptTests:
             DEMANDS.that(
                 exported(trainer) == expected,
                 f"{name} exports other weights after adopt()",
-                "the next export is the same to the bit as that of the weights adopted",
+                "the next export is bitwise that of the adopted weights",
             )
             train(trainer, [2])
             DEMANDS.that(
                 exported(trainer) != expected,
                 f"{name} does not learn after adopt()",
-                "the next step trains the weights adopted",
+                "the next step trains the adopted weights",
             )

@@ -1,4 +1,4 @@
-"""What an engine promises that declares ``adapters``."""
+"""Tests of an engine that declares ``adapters``."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class ControlTests:
         run(scenario)
 
     @capability("pause.wait")
-    def test_pause_wait_drains_what_runs_and_holds_back_what_comes(
+    def test_pause_wait_drains_running_requests_and_holds_new_ones(
         self, component: Subject, run: Run, examiner: Examine
     ) -> None:
         async def scenario(served: Served) -> None:
@@ -329,7 +329,7 @@ class ControlTests:
         run(scenario)
 
     @capability("sleep")
-    def test_it_wakes_as_it_fell_asleep(
+    def test_sleep_and_wake_restore_the_engine(
         self, component: Subject, run: Run, examiner: Examine
     ) -> None:
         async def scenario(served: Served) -> None:
@@ -349,7 +349,7 @@ def pause_mode(component: Subject) -> PauseMode:
         if f"pause.{mode}" in component.capabilities:
             return mode
     DEMANDS.broken(
-        "the engine claims no mode of pause()", "at least one of pause.keep, .wait, .abort"
+        "the engine declares no mode of pause()", "at least one of pause.keep, .wait, .abort"
     )
 
 
@@ -387,7 +387,7 @@ def _unfit(good: Path, folder: Path) -> Iterator[tuple[str, Path]]:
     cut = bytes(whole.data)[: len(whole.data) // rows * (rows - 1)]
     variants: dict[str, dict[str, ExportedTensor]] = {
         f"a version without {last}": {n: t for n, t in tensors.items() if n != last},
-        "a version with a tensor too many": {**tensors, "unheard.of": replace(whole, name="x")},
+        "a version with one tensor too many": {**tensors, "unheard.of": replace(whole, name="x")},
         f"a version in which {last} lacks a row": {
             **tensors, last: replace(whole, shape=(rows - 1, *whole.shape[1:]), data=cut),
         },

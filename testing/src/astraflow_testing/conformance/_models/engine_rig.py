@@ -1,4 +1,4 @@
-"""An engine under test, what it may sample, and what its log-probs have to be."""
+"""An engine under test, the tokens that it may sample, and the log-probs that it must report."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def serve(
         except TimeoutError:
             DEMANDS.broken(
                 f"the engine did not let the test end within {deadline_s:.0f} s",
-                "every call returns when what it waits for has happened",
+                "every call returns when its condition is met",
             )
         finally:
             try:
@@ -201,8 +201,8 @@ class Examiner:
         first = int(np.argmin(allowed))
         DEMANDS.that(
             bool(allowed.all()),
-            f"token {first} of a completion under {sampling} is {result.tokens[first]}, outside of what "
-            "temperature, top_k, top_p and min_p allow there",
+            f"token {first} of a completion under {sampling} is {result.tokens[first]}, which temperature, top_k, "
+            "top_p and min_p do not allow there",
             "temperature 0 is greedy; top_k, top_p and min_p keep only the likeliest tokens",
         )
         expected = declared_logprobs(logits, sampling, self.semantics)[at]
@@ -312,5 +312,5 @@ def partial(results: Sequence[GenerateResult], sampled: int) -> None:
         reasons == ["abort"] and tokens >= sampled,
         f"interrupted requests that had sampled {sampled} tokens came back with {tokens} and finish_reason "
         f"{' and '.join(map(repr, reasons))}",
-        "the tokens that they have and finish_reason 'abort'",
+        "the tokens sampled so far and finish_reason 'abort'",
     )

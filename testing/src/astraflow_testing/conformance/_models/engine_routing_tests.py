@@ -1,4 +1,4 @@
-"""What an engine promises that declares ``router_replay``."""
+"""Tests of an engine that declares ``router_replay``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def examine_routing(model: Path, request: GenerateRequest, result: GenerateResul
     DEMANDS.that(
         given is not None and given.shape == shape and given.dtype == np.uint8,
         f"routed_experts of {len(request.prompt)} + {len(result.tokens)} tokens are {found}",
-        f"uint8 {list(shape)}: of the prompt and all sampled tokens but the last",
+        f"uint8 {list(shape)}: of the prompt and all sampled tokens except the last",
     )
     assert given is not None
     experts = qwen3.ExpertChoice()

@@ -1,4 +1,4 @@
-"""What a trainer promises that declares ``gradients``."""
+"""Tests of a trainer that declares ``gradients``."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ class GradientTests:
         DEMANDS.that(
             apart(*gradients) <= 0.01,
             f"the gradient of a batch and the sum of those of its parts differ by {apart(*gradients):.3g}",
-            "accumulate() adds to the gradient that is held",
+            "accumulate() adds to the held gradient",
         )
 
     @capability("gradients")
-    def test_nothing_is_held_of_a_pass_that_only_looks(
+    def test_a_pass_without_backward_keeps_the_gradient(
         self, component: Subject, rig: TrainerRig
     ) -> None:
         (one, batch), (other, _) = prepared(rig.build(), 0), prepared(rig.build(), 0)
@@ -139,8 +139,8 @@ class GradientTests:
         gradients = [gradient(before, cast(Trainer, each)) for each in (one, other)]
         DEMANDS.that(
             apart(*gradients) <= 0.01,
-            "a pass with backward=False changed the gradient that is held",
-            "without `backward` the one held stays",
+            "a pass with backward=False changed the held gradient",
+            "without `backward` the held gradient is unchanged",
         )
 
     @capability("gradients")
@@ -171,7 +171,7 @@ class GradientTests:
             DEMANDS.that(
                 apart(expected, update) <= 0.02,
                 f"step {number} with {settings} differs from AdamW by {apart(expected, update):.3g} of its size",
-                "one AdamW step with the gradient that is held",
+                "one AdamW step with the held gradient",
             )
 
     @capability("gradients")
@@ -192,12 +192,12 @@ class GradientTests:
             bool(decayed.any())
             and apart(np.full(int(decayed.sum()), share), shares[decayed]) < 0.05,
             f"weight_decay 0.5 at lr {STEPS[1].lr} took {np.median(shares[decayed]) if decayed.any() else 0:.3g} of "
-            f"the weights, where {share} is right",
+            f"the weights, expected {share}",
             "decoupled weight decay: lr · weight_decay of a weight",
         )
 
     @capability("gradients")
-    def test_the_optimizer_forgets(self, component: Subject, rig: TrainerRig) -> None:
+    def test_restart_resets_the_optimizer(self, component: Subject, rig: TrainerRig) -> None:
         one, batch = prepared(rig.build(), 0)
         one.accumulate(batch, ALGORITHM, 0)
         one.apply(STEPS[0])
@@ -216,7 +216,7 @@ class GradientTests:
             apart(*updates) <= 0.01,
             f"a step after restart() differs by {apart(*updates):.3g} of its size from the first one of a trainer on "
             "these weights",
-            "go on as if no step had been made",
+            "continue as if no step had been made",
         )
 
     @capability("gradients")

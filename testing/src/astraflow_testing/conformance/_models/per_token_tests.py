@@ -1,4 +1,4 @@
-"""What a trainer promises to say of each token beside its log-prob: ``values``, ``logit_gradients``."""
+"""Tests of the values that a trainer computes per token beside its log-prob: ``values``, ``logit_gradients``."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class PerTokenTests:
         worst = int(error.argmax())
         DEMANDS.that(
             bool((error <= self.tolerance).all()),
-            f"logit_gradients() at temperature {temperature} is {got[worst]:.6f} at {worst} of {len(got)} where "
-            f"{expected[worst]:.6f} is right",
-            "the squared length of the gradient of each token's log-prob by the logits, those divided by "
+            f"logit_gradients() at temperature {temperature} is {got[worst]:.6f} at {worst} of {len(got)}, "
+            f"expected {expected[worst]:.6f}",
+            "the squared length of the gradient of each token's log-prob with respect to the logits divided by "
             "batch.temperature, 0 at the first token of a row",
         )
 

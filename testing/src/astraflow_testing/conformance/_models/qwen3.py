@@ -1,4 +1,4 @@
-"""The forward pass of the tiny model in float64 numpy: what engines and trainers are compared with.
+"""The forward pass of the tiny model in float64 NumPy, the reference for engines and trainers.
 
 Qwen3 (Yang et al. 2025, as in transformers): RMS norms, rotary positions, norms on queries and keys,
 grouped-query attention, gated SiLU; or experts of that kind, of which the likeliest by the softmax of the router are

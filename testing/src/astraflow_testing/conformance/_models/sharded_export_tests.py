@@ -1,4 +1,4 @@
-"""What a trainer promises that declares ``sharded_export``."""
+"""Tests of a trainer that declares ``sharded_export``."""
 
 from __future__ import annotations
 

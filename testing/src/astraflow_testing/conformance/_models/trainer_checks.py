@@ -1,4 +1,4 @@
-"""What the trainer suite compares: log-probs, and what a trainer hands to a loss."""
+"""Comparisons of the trainer suite: log-probs, and the inputs of a loss."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def close_to(got: np.ndarray, expected: np.ndarray, tolerance: float, what: str)
     worst = int(np.argmax(error)) if error.size else 0
     DEMANDS.that(
         bool((error <= tolerance).all()),
-        f"{what} is {got[worst] if error.size else 0:.6f} at {worst} of {error.size} where "
-        f"{expected[worst] if error.size else 0:.6f} is right",
+        f"{what} is {got[worst] if error.size else 0:.6f} at {worst} of {error.size}, "
+        f"expected {expected[worst] if error.size else 0:.6f}",
         "log-probs of every token given those before it in its row, logits divided by batch.temperature",
     )

@@ -1,4 +1,4 @@
-"""A trainer under test, the batches that it is given, and what its numbers have to be."""
+"""A trainer under test, its batches, and the reference for its numbers."""
 
 from __future__ import annotations
 

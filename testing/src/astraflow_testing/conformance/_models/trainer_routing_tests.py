@@ -1,4 +1,4 @@
-"""What a trainer promises that declares ``router_replay``."""
+"""Tests of a trainer that declares ``router_replay``."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TrainerRoutingTests:
             right = float((weight * (0.1 * gap**2 - given.advantages * expected)).sum())
             DEMANDS.that(
                 abs(loss - right) <= 1e-4 * max(1, abs(right)),
-                f"the loss of a step with recorded experts is {loss:.6f}, {variant}, where {right:.6f} is right",
+                f"the loss of a step with recorded experts is {loss:.6f}, {variant}, expected {right:.6f}",
                 "recorded experts are imposed on the model that is trained",
             )
             updates.append(exported(trainer))
@@ -93,12 +93,12 @@ class TrainerRoutingTests:
             try:
                 trainer.logprobs(replace(batch, routed_experts=wrong), "current")
             except Exception as error:  # noqa: BLE001 (whatever it is, it is a refusal)
-                assert str(error), "the refusal says nothing"
+                assert str(error), "the error has no message"
             else:
                 DEMANDS.broken(
-                    f"experts {wrong.dtype} {list(wrong.shape)} up to {wrong.max()} are taken for those of a model of "
+                    f"experts {wrong.dtype} {list(wrong.shape)} up to {wrong.max()} were accepted for a model of "
                     f"{LAYERS} layers with {EXPERTS} experts",
-                    "refuse recorded experts that the model has not",
+                    "refuse recorded experts that the model does not have",
                 )
 
 

@@ -1,1 +1,1 @@
-"""Code of a plugin and its process: a hang, a crash, a blocked loop, and what it leaves behind."""
+"""Code of a plugin and its process: hangs, crashes, a blocked event loop, and leftovers."""

@@ -1,4 +1,4 @@
-"""Runs code of a plugin in a process of its own, so that a hang or a crash of it is something that a test can judge."""
+"""Runs code of a plugin in a separate process, so that a test can report its hang or crash."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ProcessEnded(Exception):
 
 
 def apart(work: Callable[[], Iterator[Any]], deadline_s: float) -> Iterator[Any]:
-    """What ``work`` yields, JSON-like, from a fork of this process; raises :class:`ProcessEnded` if one item takes more
+    """The JSON-like items that ``work`` yields in a fork of this process; raises :class:`ProcessEnded` if one item takes more
     than ``deadline_s`` or the process ends before its work. Code runs in the main thread there, as in a worker."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""How long a coroutine holds up the event loop."""
+"""Measures how long a coroutine blocks the event loop."""
 
 from __future__ import annotations
 

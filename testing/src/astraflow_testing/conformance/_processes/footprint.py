@@ -1,4 +1,4 @@
-"""What a transport occupies in this process and on this host, to see what it leaves behind."""
+"""The resources of a transport in this process and on this host, to detect leaks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Footprint:
         self.threads = {thread.name for thread in threading.enumerate()}
 
     def left_over(self, give_up_after_s: float = 3) -> list[str]:
-        """What is there now and was not when this was taken, once it has had time to go."""
+        """Resources that appeared since this snapshot and are not released in time."""
         end = time.monotonic() + give_up_after_s
         while True:
             now = Footprint(self._folder)

@@ -39,7 +39,7 @@ class InterpreterFailed(Exception):
 
 
 def ask(program: str, question: Any, deadline_s: float, hash_seed: int | None = None) -> Any:
-    """What the function ``answer`` of ``program`` returns for ``question``; both are JSON.
+    """The result of the function ``answer`` of ``program`` for ``question``; both are JSON.
 
     It runs in a fork of an interpreter that has executed ``program`` and nothing else, with this one's ``sys.path``,
     folder and environment variables and, if given, another seed of hashes. Raises :class:`InterpreterFailed`, after

@@ -1,4 +1,4 @@
-"""Imports a manifest in a fresh interpreter and says which modules came with it."""
+"""Imports a manifest in a new interpreter and reports the modules that were imported with it."""
 
 from __future__ import annotations
 

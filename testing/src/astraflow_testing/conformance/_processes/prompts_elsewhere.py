@@ -1,4 +1,4 @@
-"""Prompts of a source as a fresh interpreter makes them."""
+"""Prompts of a source in a new interpreter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Facts = list[Any]
 
 
 def facts(source: PromptSource) -> Facts:
-    """What a source is, as far as :data:`MOST` of its prompts show."""
+    """Facts about a source, from :data:`MOST` of its prompts."""
     found: Facts = [len(source)]
     for index in range(0, len(source), max(1, len(source) // MOST)):
         prompt = source[index]

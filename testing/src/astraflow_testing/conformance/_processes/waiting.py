@@ -1,4 +1,4 @@
-"""How long a call waits for others, told apart from how long a busy machine keeps it from running."""
+"""How long a call waits for others, not counting the time in which a busy machine does not run it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the suite of trackers shares."""
+"""Shared parts of the suite of trackers."""

@@ -1,1 +1,1 @@
-"""What the transport suite is made of: both halves, the link between them, and its demands."""
+"""Parts of the transport suite: both halves, the link between them, and the checks."""

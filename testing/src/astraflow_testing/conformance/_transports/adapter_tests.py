@@ -1,4 +1,4 @@
-"""What a transport promises that declares ``adapter``."""
+"""Tests of a transport that declares ``adapter``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AdapterTests:
         self, rig: TransportRig, flags: frozenset[str]
     ) -> None:
         if "adapter" not in flags:
-            pytest.skip("the transport does not promise 'adapter'")
+            pytest.skip("the transport does not declare 'adapter'")
         publisher, receiver = rig.publisher(), rig.receiver()
         base = "0123456789abcdef" * 2
         for version in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""A link between a receiver and a publisher that flips bytes and stands still when a test says so."""
+"""A link between a receiver and a publisher that flips bytes and stalls when a test requests it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHUNK = 1 << 16
 
 
 class ShapedLink(Protocol):
-    """What a suite does to weights on their way. ``endpoints`` lead to the publisher through the link.
+    """Faults that a suite applies to weights in transit. ``endpoints`` lead to the publisher through the link.
 
     A transport that uses no network writes its own: ``flip`` changes the published bytes where they
     lie, and ``holds`` is false if a fetch cannot be made to stand still.

@@ -1,4 +1,4 @@
-"""What a transport promises that declares ``sharded``."""
+"""Tests of a transport that declares ``sharded``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RANKS = 3
 
 
 class Sharing:
-    """What ranks in threads of one process tell each other."""
+    """Communication of ranks in threads of one process."""
 
     def __init__(self, ranks: int) -> None:
         self._met = threading.Barrier(ranks, timeout=DEADLINE_S)
@@ -77,7 +77,7 @@ class ShardTests:
         self, rig: TransportRig, flags: frozenset[str]
     ) -> None:
         if "sharded" not in flags:
-            pytest.skip("the transport does not promise 'sharded'")
+            pytest.skip("the transport does not declare 'sharded'")
         share = Sharing(RANKS)
         ranks = [rig.shard_publisher(rank, RANKS, share.of(rank)) for rank in range(RANKS)]
         alone, receiver = rig.publisher(), rig.receiver()
@@ -100,7 +100,7 @@ class ShardTests:
         self, rig: TransportRig, flags: frozenset[str]
     ) -> None:
         if "sharded" not in flags:
-            pytest.skip("the transport does not promise 'sharded'")
+            pytest.skip("the transport does not declare 'sharded'")
         share = Sharing(RANKS)
         ranks = [rig.shard_publisher(rank, RANKS, share.of(rank)) for rank in range(RANKS)]
         receiver, published = rig.receiver(), tensors.model(1)

@@ -1,4 +1,4 @@
-"""What a transport promises of sources that it handed out, and of its end."""
+"""Tests of the sources that a transport returned, and of closing it."""
 
 from __future__ import annotations
 

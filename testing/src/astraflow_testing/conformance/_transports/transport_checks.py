@@ -1,4 +1,4 @@
-"""What the transport suite demands, in words that name the transport's fault."""
+"""Checks of the transport suite, with messages that name the fault of the transport."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GRACE_S = 3.0
 
 
 def demand(kept: bool, did: str, demands: str) -> None:
-    """Fail unless ``kept``: the transport ``did``, the protocol ``demands``."""
+    """Fail unless ``kept``, with what the transport ``did`` and what the protocol ``demands``."""
     if not kept:
         violated(PROTOCOL, f"the transport {did}", demands)
 
@@ -61,7 +61,7 @@ def fetch(receiver: Receiver, told: Announcement) -> WeightSource:
 
 
 def outcome(fetching: Future[WeightSource]) -> WeightSource:
-    """What a fetch brings that was under way when newer versions came."""
+    """The result of a fetch that was in progress when newer versions were published."""
     try:
         return fetching.result(DEADLINE_S + GRACE_S)
     except WeightsError as error:
@@ -106,7 +106,7 @@ def arrives(
 def refused(
     error: type[Exception], otherwise: str, naming: str = "", within_s: float = DEADLINE_S
 ) -> Iterator[None]:
-    """What runs inside must raise ``error`` in time, with ``naming`` in its words."""
+    """The block must raise ``error`` in time, with ``naming`` in its message."""
     began = time.monotonic()
     try:
         yield
@@ -133,7 +133,7 @@ def refused(
 def refused_or_right(
     told: Announcement, published: list[ExportedTensor]
 ) -> Iterator[list[WeightSource]]:
-    """What runs inside appends what it fetched, which must be right, or raises ``WeightsError``."""
+    """The block appends the fetched versions, which must be right, or raises ``WeightsError``."""
     got: list[WeightSource] = []
     try:
         yield got
@@ -152,6 +152,6 @@ def holding(link: ShapedLink, flags: frozenset[str]) -> ShapedLink:
     """The link, if it can make a fetch stand still; every network transport's can."""
     if not link.holds:
         if "cross_host" in flags:
-            pytest.fail("a transport that promises 'cross_host' needs a `link` that holds")
+            pytest.fail("a transport that declares 'cross_host' needs a `link` that holds")
         pytest.skip("this link cannot suspend a fetch")
     return link

@@ -46,7 +46,7 @@ def build(
 
 
 def announcement(manifest: Manifest, endpoints: tuple[str, ...], **changes: object) -> Announcement:
-    """What a trainer would announce."""
+    """The announcement that a trainer would make."""
     told: dict[str, Any] = {
         "policy": manifest.policy,
         "version": manifest.version,
@@ -80,7 +80,7 @@ class Peer:
         return answer
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill it, as in a crash."""
         self.process.kill()
         self.process.wait(10)
 

@@ -1,1 +1,1 @@
-"""What the workflow and reward suites are made of: looks at episodes, and completions to judge."""
+"""Parts of the workflow and reward suites: checks of episodes, and completions to score."""

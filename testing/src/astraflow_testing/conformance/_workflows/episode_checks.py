@@ -1,4 +1,4 @@
-"""What the workflow suite looks at in the trajectories of episodes."""
+"""Checks of the workflow suite on the trajectories of episodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDS_S = 5.0
 
 
 def untrue(sequence: Sequence, asked: Iterable[ScriptedRequest]) -> str:
-    """What is wrong with the tokens that ``sequence`` says were sampled, by what was ``asked``; or empty.
+    """A problem of the tokens that ``sequence`` marks as sampled, compared with the requests ``asked``; or empty.
 
     A log-prob belongs to a token after those before it, so the requests must have sampled this very token after this
     very beginning, with this log-prob and version.
@@ -37,7 +37,7 @@ def untrue(sequence: Sequence, asked: Iterable[ScriptedRequest]) -> str:
         sampled = truth.get(tokens[: place + 1].tobytes())
         given = (float(np.float32(sequence.logprobs[place])), int(sequence.versions[place]))
         if sampled is None:
-            return f"token {place} of {len(tokens)}, which no request of this episode sampled after those before it"
+            return f"token {place} of {len(tokens)}, which no request of this episode sampled after the tokens before it"
         if given not in sampled:
             right = " or ".join(f"{logprob:g} of version {v}" for logprob, v in sorted(sampled))
             return f"token {place} with log-prob {given[0]:g} of version {given[1]}; it was sampled with {right}"
@@ -49,7 +49,7 @@ def _plain(given: Any) -> Any:
 
 
 def content(outcome: Any) -> Any:
-    """What must be the same of two episodes that went alike; of an error its type."""
+    """The part that two equal episodes must have in common; for an error its type."""
     if not isinstance(outcome, Trajectory):
         return type(outcome).__name__
     return (
@@ -92,7 +92,7 @@ def told(outcome: Any) -> str:
 
 
 async def kept_by(workflow: Any, on: ScriptedPolicies, prompt: Prompt) -> set[asyncio.Task[Any]]:
-    """The tasks that are there after a first episode: what the workflow itself keeps, such as a server."""
+    """The tasks that exist after a first episode, which belong to the workflow itself, such as a server."""
     await on.play(0, lambda: workflow.run_episode(on.engines(), prompt))
     return asyncio.all_tasks()
 
@@ -100,7 +100,7 @@ async def kept_by(workflow: Any, on: ScriptedPolicies, prompt: Prompt) -> set[as
 async def cancelled(
     workflow: Any, on: ScriptedPolicies, prompt: Prompt, first: ScriptedPolicies
 ) -> str:
-    """What is wrong with how an episode ends that is cancelled in the request that is held; or empty. Another one is
+    """A problem in the end of an episode that is cancelled during the held request; or empty. Another one is
     played on ``first`` before it."""
     kept = await kept_by(workflow, first, prompt)
     playing = asyncio.create_task(workflow.run_episode(on.engines(), prompt))
@@ -110,7 +110,7 @@ async def cancelled(
         playing.cancel()
         await asyncio.wait({playing}, timeout=ENDS_S)
         if not playing.done():
-            return f"it was still there after {ENDS_S:g} s"
+            return f"it was still running after {ENDS_S:g} s"
         if not playing.cancelled():
             outcome = playing.exception() or playing.result()
             return f"it continued and {told(outcome)}"

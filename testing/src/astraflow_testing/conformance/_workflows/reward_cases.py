@@ -1,4 +1,4 @@
-"""Completions that a reward meets: what is right, what is wrong, and what a policy under training writes."""
+"""Completions for a reward: right ones, wrong ones, and texts that a policy under training writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from astraflow_core.types import Completion, Prompt, TrajectoryView
 
 HUGE = 20_000
-"""Characters of a long completion: what a policy repeats that has lost its way."""
+"""Characters of a long completion of a policy that repeats itself."""
 
 
 def texts(right: str) -> dict[str, str]:
@@ -25,18 +25,18 @@ def texts(right: str) -> dict[str, str]:
         "control characters": "\x00\x01\x1b[2J\x7f\u2028\ufeff",
         "replacement characters": "\ufffd" * 40,
         "other scripts": "٣١ ²½ 〇 ５ Ⅻ ‮7 e\u0301 👩\u200d🚀",
-        "numbers that are none": "nan inf -inf 1e999999999 0x1p5 1_0 --3 +-2 .",
+        "invalid numbers": "nan inf -inf 1e999999999 0x1p5 1_0 --3 +-2 .",
         "a division by zero": "7/0",
-        "a power that no memory holds": "9**9**9**9",
+        "a power too large for memory": "9**9**9**9",
         "code that ends the process": "__import__('os')._exit(9)",
         "an open bracket": r"\boxed{" + "{" * 50 + " <answer> ```python\nimport os",
         "an open tag": "<think>" * 30 + "<answer>",
-        "JSON that is cut": '{"answer": [1, {"a": "\\u00',
+        "truncated JSON": '{"answer": [1, {"a": "\\u00',
         "very many digits": "9" * HUGE,
         "very many brackets": "(" * HUGE,
         "very much nesting": "[" * (HUGE // 2) + "]" * (HUGE // 2),
         "very many spaces": " " * HUGE + "x",
-        "a letter very often": "a" * HUGE + "!",
+        "a letter repeated very often": "a" * HUGE + "!",
         "very many thousands": "1," * (HUGE // 2),
         "very many points": "1." * (HUGE // 2),
         "very many lines": "x\n" * (HUGE // 2),
@@ -66,8 +66,6 @@ def views(prompt: Prompt, right: str, policies: tuple[str, ...]) -> dict[str, Tr
     some = len(policies)
     made = {label: view(prompt, *[text] * some, policies=policies) for label, text in said.items()}
     return made | {
-        "an answer that was cut off": view(
-            prompt, *[right[:1]] * some, policies=policies, ended="length"
-        ),
+        "a truncated answer": view(prompt, *[right[:1]] * some, policies=policies, ended="length"),
         "many turns": view(prompt, *[*said.values()][:12] * some, policies=policies),
     }

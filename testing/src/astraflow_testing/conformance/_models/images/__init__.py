@@ -1,1 +1,1 @@
-"""What engines and trainers promise that read images."""
+"""Tests of engines and trainers that read images."""

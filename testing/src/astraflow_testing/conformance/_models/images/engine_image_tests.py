@@ -1,4 +1,4 @@
-"""What an engine promises that declares ``images``."""
+"""Tests of an engine that declares ``images``."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class EngineImageTests:
             tokens, (image,) = rows[1]
             damaged = replace(image, data=image.data[:60], digest="0" * 64)
             for what, wrong in (
-                ("with a placeholder too few", replace(image, length=image.length - 1)),
+                ("with one placeholder too few", replace(image, length=image.length - 1)),
                 ("that begins after its first placeholder", image.moved(1)),
                 ("whose file is damaged", damaged),
             ):
@@ -122,7 +122,7 @@ class EngineImageTests:
                 try:
                     result = await served.launch(SAMPLING, tokens.tolist(), images=(wrong,)).task
                 except (ValueError, AstraFlowError) as error:
-                    assert str(error), "the refusal says nothing"
+                    assert str(error), "the error has no message"
                 else:
                     DEMANDS.broken(
                         f"a request with an image {what} returned {len(result.tokens)} tokens",

@@ -1,4 +1,4 @@
-"""The forward pass of the tiny LLaVA model in float64 numpy: what engines and trainers are compared with.
+"""The forward pass of the tiny LLaVA model in float64 NumPy, the reference for engines and trainers.
 
 LLaVA 1.5 (Liu et al. 2023) behind a CLIP tower (Radford et al. 2021), as in transformers: the hidden states of the last
 layer but one, without that of the class token, go through two linear layers and replace the embeddings of placeholders.

@@ -1,4 +1,4 @@
-"""What a trainer promises that declares ``images``."""
+"""Tests of a trainer that declares ``images``."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class TrainerImageTests:
             right = float(-(given.weights["policy"] * given.advantages * expected).sum())
             DEMANDS.that(
                 abs(loss - right) <= 1e-4 * max(1, abs(right)),
-                f"the loss of a step with images is {loss:.6f}, {variant}, where {right:.6f} is right",
-                "images stand at their places in the model that is trained",
+                f"the loss of a step with images is {loss:.6f}, {variant}, expected {right:.6f}",
+                "images are at their positions in the trained model",
             )
             updates.append(exported(trainer))
             still = [
@@ -94,9 +94,9 @@ class TrainerImageTests:
         try:
             trainer.logprobs(replace(batch, images=(damaged, *others)), "current")
         except Exception as error:  # noqa: BLE001 (whatever it is, it is a refusal)
-            assert str(error), "the refusal says nothing"
+            assert str(error), "the error has no message"
         else:
-            DEMANDS.broken("an image whose file is cut off has log-probs", "it is refused")
+            DEMANDS.broken("a truncated image file gave log-probs", "it is refused")
 
 
 def steered(tensors: Exported) -> Exported:

@@ -28,7 +28,7 @@ class TestSampleThing(LauncherConformance):
         return 14.0
 
 
-def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_command_is_named(tmp_path: Path) -> None:
     subject = installed("launcher", "sample_thing", {"reach": ["no-such-command", "{host}"]})
     (factory,) = subject.variants.values()
     launcher = factory(context("launcher", tmp_path))
