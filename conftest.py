@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import time_limits
+import turns
 from hypothesis import settings
 from recorder import Recorder
 from surroundings import depends_on_who_runs_them
@@ -44,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("astraflow")
     group.addoption("--record-durations", action="store_true", help="write tests/durations.json")
     group.addoption("--forked-workers", type=int, default=0, help="see scripts/forked_workers.py")
+    group.addoption("--turns", action="store_true", help="see scripts/turns.py")
     group.addoption("--pure", action="store_true", help="skip what proves to be not pure")
 
 
@@ -54,6 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if folder := own_folder():
         config.stash[TEMPORARY] = os.getpid(), folder
     config.pluginmanager.register(time_limits)
+    config.addinivalue_line("markers", f"{turns.MARK}(*patterns, unit): see scripts/turns.py")
     if config.getoption("record_durations"):
         config.pluginmanager.register(Recorder())
     workers = config.getoption("forked_workers")
@@ -140,6 +143,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """What a suite asks of each component, and takes long for each."""
     if any(getattr(item, "originalname", "") in demands for demands in SLOW_DEMANDS.values()):
         item.add_marker("slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("turns") and (now := turns.subjects(items)):
+        others = turns.not_due(now, turns.read(), turns.turn(turns.SHARES, turns.EVERYTHING))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
+        items[:] = [item for item in items if item.nodeid not in others]
 
 
 @pytest.hookimpl(tryfirst=True)

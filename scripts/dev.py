@@ -237,6 +237,8 @@ def heavy(args: list[str]) -> int:
 
     setup("test")
     slow, backend = (selection.marked_files(marker, args) for marker in ("slow", "backend"))
+    if backend and "--record-durations" not in args:
+        args = [*args, "--turns"]
     others = (tiers.BACKEND, *tiers.BACKEND_WORKERS, *args, *backend)
     beside = backend and {"-n", "-x", "-s", "--pdb"}.isdisjoint(args)
     with _printed_later(others) if beside else contextlib.nullcontext() as later:

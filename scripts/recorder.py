@@ -1,4 +1,4 @@
-"""Measures what each test costs, for tests/durations.json."""
+"""Measures what each test costs, for tests/durations.json, and notes which of those that take turns passed, for tests/turns.json."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Iterator
 import durations
 import pytest
 import tiers
+import turns
 
 BEGAN = pytest.StashKey[float]()
 KEY = "cpu_seconds"
+DIGEST = "digest"
 
 
 class Recorder:
@@ -18,11 +20,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self._measured: dict[str, float] = {}
+        self._passed: dict[str, str] = {}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
         """Before any fixture."""
         item.stash[BEGAN] = _spent()
+        subjects = turns.subjects([item]).values()
+        item.user_properties.extend((DIGEST, subject.digest) for subject in subjects)
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -35,6 +40,12 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect the numbers, of the workers too."""
+        if report.when == "call" and report.passed:
+            self._passed.update(
+                (report.nodeid, str(value))
+                for key, value in report.user_properties
+                if key == DIGEST
+            )
         if report.when == "teardown":
             self._measured.update(
                 (report.nodeid, float(str(value)))
@@ -47,6 +58,8 @@ class Recorder:
         if not hasattr(session.config, "workerinput") and self._measured:
             heavy = tiers.RECORDS.get(session.config.option.markexpr, "")
             durations.write(durations.updated(durations.read(), self._measured, heavy))
+            if self._passed:
+                turns.write(self._passed)
 
 
 def _spent() -> float:

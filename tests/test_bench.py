@@ -18,6 +18,12 @@ Quick = Callable[[str], dict[str, Any]]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
+def of(benchmark: str) -> pytest.MarkDecorator:
+    """Which one a test is about."""
+    return pytest.mark.turns(f"bench/{benchmark}.py", "bench/support/*.py", "tests/conftest.py")
+
+
+@of("cli_start")
 def test_the_command_line_starts_without_backends(quick: Quick) -> None:
     fields = quick("cli_start")
     assert fields["heavy_modules"] == 0
@@ -25,6 +31,7 @@ def test_the_command_line_starts_without_backends(quick: Quick) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+@of("cold_start")
 def test_a_cold_start_is_divided_among_its_processes(quick: Quick) -> None:
     fields = quick("cold_start")
     roles = ("launcher", "dataflow", "trainer", "raas", "host")
@@ -36,6 +43,7 @@ def test_a_cold_start_is_divided_among_its_processes(quick: Quick) -> None:
 
 
 @pytest.mark.backend
+@of("mismatch")
 def test_the_exact_pair_has_no_gap_and_the_fast_one_has(quick: Quick) -> None:
     fields = quick("mismatch")
     assert fields["exact_largest"] == fields["exact_sampled_again"] == 0
@@ -43,6 +51,7 @@ def test_the_exact_pair_has_no_gap_and_the_fast_one_has(quick: Quick) -> None:
     assert fields["exact_over_fast_step"] > 0 and fields["exact_over_fast_sampling"] > 0
 
 
+@of("batch_latency")
 def test_a_batch_from_a_full_buffer_is_whole(quick: Quick) -> None:
     fields = quick("batch_latency")
     assert fields["lost"] == 0
@@ -53,12 +62,14 @@ def test_a_batch_from_a_full_buffer_is_whole(quick: Quick) -> None:
     assert fields["vs_reference"] > 0 and fields["vs_reference_without_sleep"] > 0
 
 
+@of("flow_scale")
 def test_no_sequence_of_a_thousand_raas_is_lost_or_comes_twice(quick: Quick) -> None:
     fields = quick("flow_scale")
     assert fields["lost"] == fields["duplicated"] == 0
     assert fields["over_bare_at_1"] > 0 and fields["over_bare_at_1000"] > 0
 
 
+@of("policy_scale")
 def test_every_policy_gets_its_rows_once_and_a_stalled_trainer_holds_no_one_up(
     quick: Quick,
 ) -> None:
@@ -69,6 +80,7 @@ def test_every_policy_gets_its_rows_once_and_a_stalled_trainer_holds_no_one_up(
     assert fields["stall_cost"] < 1 and fields["left_out_s"] >= 0
 
 
+@of("recovery")
 def test_no_row_is_lost_whichever_process_is_killed(quick: Quick) -> None:
     fields = quick("recovery")
     assert fields["kills"] == 4
@@ -80,12 +92,14 @@ def test_no_row_is_lost_whichever_process_is_killed(quick: Quick) -> None:
         assert fields[f"{name}_noticed_s"] > -0.02 and fields[f"{name}_after_start_s"] > 0
 
 
+@of("raas_health")
 def test_health_is_answered_while_versions_are_loaded(quick: Quick) -> None:
     fields = quick("raas_health")
     assert fields["versions"] == 4 and fields["calls"] > 0
     assert 0 < fields["p50_ms"] <= fields["p99_ms"] <= fields["most_ms"]
 
 
+@of("wan_sync")
 def test_every_version_that_crosses_a_bad_link_is_the_one_that_was_published(
     quick: Quick,
 ) -> None:
@@ -98,6 +112,7 @@ def test_every_version_that_crosses_a_bad_link_is_the_one_that_was_published(
     assert 0 < fields["resent_fraction"] < 0.5
 
 
+@of("far_raas")
 def test_a_far_raas_gets_every_version_it_serves_while_the_trainer_continues(quick: Quick) -> None:
     if not possible():
         pytest.skip("the slow link needs root: it makes network namespaces and TUN devices")
@@ -108,17 +123,20 @@ def test_a_far_raas_gets_every_version_it_serves_while_the_trainer_continues(qui
     assert 0 < fields["busy_while_fetching"] <= 1
 
 
+@of("sync_e2e")
 def test_receivers_of_whole_versions_are_measured(quick: Quick) -> None:
     fields = quick("sync_e2e")
     assert fields["full_over_limit"] > 0
     assert fields["full_publisher_cpu_8_over_1"] > 0
 
 
+@of("co_located")
 def test_a_version_in_shared_memory_is_mapped_and_verified(quick: Quick) -> None:
     fields = quick("co_located")
     assert fields["over_memcpy_and_hash"] > 0 and fields["announced_to_mapped_ms"] > 0
 
 
+@of("sharded_publish")
 def test_ranks_publish_their_own_blocks_and_gathered_ones(quick: Quick) -> None:
     fields = quick("sharded_publish")
     for ranks in (1, 2, 4):
@@ -131,12 +149,14 @@ def test_ranks_publish_their_own_blocks_and_gathered_ones(quick: Quick) -> None:
     assert fields["sharded_peak_mb_4"] < fields["gathered_peak_mb_4"]
 
 
+@of("transports")
 def test_every_transport_brings_a_version(quick: Quick) -> None:
     fields = quick("transports")
     for name in ("http", "zmq", "shm", "disk"):
         assert fields[f"{name}_mb_s"] > 0 and fields[f"{name}_cpu_s_per_gb"] > 0
 
 
+@of("tls")
 def test_encrypted_sides_stand_beside_plain_ones(quick: Quick) -> None:
     fields = quick("tls")
     for name in ("http", "zmq", "push"):
@@ -144,6 +164,7 @@ def test_encrypted_sides_stand_beside_plain_ones(quick: Quick) -> None:
     assert fields["http_mb_s"] > 0 and fields["zmq_plain_mb_s"] > 0
 
 
+@of("environments")
 def test_environments_are_played_beside_the_library_alone(quick: Quick) -> None:
     fields = quick("environments")
     assert fields["leaked_processes"] == 0
@@ -152,18 +173,21 @@ def test_environments_are_played_beside_the_library_alone(quick: Quick) -> None:
     assert fields["worst_over_bare"] == min(overs) > 0
 
 
+@of("fault_bias")
 def test_faults_do_not_choose_what_is_trained(quick: Quick) -> None:
     fields = quick("fault_bias")
     assert fields["violations"] == fields["none_missing"] == 0
     assert fields["staleness_missing"] > 0 and -0.1 < fields["raas_length_expected"] < 0
 
 
+@of("restart")
 def test_a_restart_takes_time_in_proportion_to_the_run(quick: Quick) -> None:
     fields = quick("restart")
     assert fields["entries"] > 3 * fields["groups"] > 0
     assert 0 < fields["growth"] < 3
 
 
+@of("adapters")
 def test_an_adapter_is_its_factors_and_no_more(quick: Quick) -> None:
     fields = quick("adapters")
     # Two layers of hidden 64: queries and outputs of 512, keys and values of 256, three matrices of 1536 rows or columns.
@@ -179,6 +203,7 @@ def test_an_adapter_is_its_factors_and_no_more(quick: Quick) -> None:
     assert fields["live_versions"] == 4 and fields["live_rank_8_cpu_s"] > 0
 
 
+@of("router_replay")
 def test_router_replay_closes_the_gap_of_log_probs(quick: Quick) -> None:
     fields = quick("router_replay")
     assert fields["other_experts"] > 0.1 and fields["bytes_per_token"] == pytest.approx(32, abs=1)
@@ -186,6 +211,7 @@ def test_router_replay_closes_the_gap_of_log_probs(quick: Quick) -> None:
     assert fields["replayed_off"] == 0 < fields["off"]
 
 
+@of("second_leases")
 def test_second_leases_shorten_the_wait(quick: Quick) -> None:
     fields = quick("second_leases")
     assert fields["violations"] == 0
@@ -194,6 +220,7 @@ def test_second_leases_shorten_the_wait(quick: Quick) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+@of("chaos")
 def test_nothing_is_lost_or_torn_by_faults_in_real_processes(quick: Quick) -> None:
     fields = quick("chaos")
     assert fields["faults"] >= 13
@@ -205,6 +232,7 @@ def test_nothing_is_lost_or_torn_by_faults_in_real_processes(quick: Quick) -> No
 @pytest.mark.skipif(
     not which("chromium"), reason="no chromium on PATH; the tests of pages install it"
 )
+@of("pages")
 def test_the_pages_of_a_long_run_are_drawn(quick: Quick) -> None:
     fields = quick("pages")
     assert fields["steps"] == 10_000 and fields["first_paint_s"] > 0

@@ -204,6 +204,12 @@ def test_a_team_trains_for_a_few_steps(user: User, name: str) -> None:
     assert user.left_running() == []
 
 
+@pytest.mark.turns(
+    "examples/fsdp.toml",
+    "plugins/trainers/fsdp/src/**/*.py",
+    "libs/torch_training/src/**/*.py",
+    "runtime/src/astraflow_runtime/trainer/**/*.py",
+)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_two_ranks_train_for_a_few_steps(user: User) -> None:

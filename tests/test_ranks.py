@@ -256,6 +256,13 @@ def test_a_mistake_of_the_user_ends_all_ranks_with_one_message(
     assert user.left_running() == []
 
 
+@pytest.mark.turns(
+    "plugins/trainers/fsdp/src/**/*.py",
+    "libs/torch_training/src/**/*.py",
+    "libs/training/src/**/*.py",
+    "runtime/src/astraflow_runtime/trainer/**/*.py",
+    "testing/src/astraflow_testing/table.py",
+)
 @pytest.mark.timeout(1800)
 def test_sharded_ranks_survive_one_of_them_in_each_phase_and_another_number_continues(
     user: User,

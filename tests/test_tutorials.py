@@ -15,7 +15,17 @@ PAGES = sorted((ROOT / "docs").glob("tutorial-*.md"))
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem.removeprefix("tutorial-"))
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page,
+            marks=pytest.mark.turns(f"docs/{page.name}", "tests/tutorial.py"),
+            id=page.stem.removeprefix("tutorial-"),
+        )
+        for page in PAGES
+    ],
+)
 def test_a_reader_gets_what_the_tutorial_shows(page: Path, user: User) -> None:
     folder = user.directory / "new"
     folder.mkdir()

@@ -34,6 +34,17 @@ from astraflow_core.types import Batch, ComponentContext, Ranks, RunInfo
 from astraflow_core.types.generation import not_recorded
 from astraflow_testing.conformance.subject import installed
 
+FSDP_RANKS = pytest.mark.turns(
+    "plugins/trainers/fsdp/src/**/*.py",
+    "plugins/trainers/fsdp/tests/conftest.py",
+    "plugins/trainers/fsdp/tests/fsdp_*.py",
+    "plugins/trainers/torch/src/**/*.py",
+    "libs/torch_training/src/**/*.py",
+    "libs/torch_weights/src/**/*.py",
+    "libs/training/src/**/*.py",
+    unit="ranks of fsdp",
+)
+"""Tests of what two and four ranks made, once."""
 VOCABULARY = 27
 EXPERTS, TOP_K = 6, 2
 LONG = 8192

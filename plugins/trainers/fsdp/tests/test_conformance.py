@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from fsdp_cases import STEPS, make_batch, same_metrics, same_weights
+from fsdp_cases import FSDP_RANKS, STEPS, make_batch, same_metrics, same_weights
 from safetensors.numpy import load_file
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
@@ -58,6 +58,7 @@ class TestFsdpTrainer(TrainerConformance):
     def component(self) -> Subject:
         return installed("trainer", "fsdp", KEYS, *({**KEYS, **cut} for cut in CUTS))
 
+    @FSDP_RANKS
     @pytest.mark.slow
     @pytest.mark.timeout(600)
     def test_two_ranks_make_the_step_of_one(self, request: pytest.FixtureRequest) -> None:
@@ -67,6 +68,7 @@ class TestFsdpTrainer(TrainerConformance):
             same_metrics(found["qwen3"]["metrics"], one["qwen3"]["metrics"])
             same_weights(found["qwen3"]["weights"], one["qwen3"]["weights"], STEPS)
 
+    @FSDP_RANKS
     @pytest.mark.slow
     @pytest.mark.timeout(600)
     def test_two_ranks_read_the_checkpoint_of_one(self, request: pytest.FixtureRequest) -> None:

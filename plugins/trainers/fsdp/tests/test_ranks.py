@@ -12,6 +12,7 @@ import xxhash
 from fsdp_cases import (
     CONTEXT,
     DRIVEN,
+    FSDP_RANKS,
     GRPO,
     LONG,
     MESHES,
@@ -28,7 +29,7 @@ from fsdp_rank import BLOCK
 from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [FSDP_RANKS, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +172,16 @@ def as_of_two_replicas(checkpoint: Path, lost: int = 0) -> None:
     (checkpoint / "trainer.json").write_text(json.dumps(facts))
 
 
+@cache
+def _catalog() -> Catalog:
+    return Catalog.discover()
+
+
 def component(kind: Kind, use: str, keys: dict[str, Any], folder: Path, ranks: Ranks) -> Any:
     """Chosen, validated and built as a run would."""
     run = RunInfo("parity", 0, STEPS, 0, ("solver",), folder)
     context = ComponentContext(run, "trainer", "solver", SEED, folder / "state", ranks=ranks)
-    selected, config = Catalog.discover().validate_options(kind, use, keys, str(kind))
+    selected, config = _catalog().validate_options(kind, use, keys, str(kind))
     return selected.build(config, context)
 
 

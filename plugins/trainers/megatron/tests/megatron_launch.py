@@ -20,6 +20,16 @@ import torch.distributed as dist
 from megatron_cases import LR, SEED, STEPS, Course, make_batch, of_step, write_model
 from transformers import AutoModelForCausalLM
 
+MEGATRON = pytest.mark.turns(
+    "plugins/trainers/megatron/src/**/*.py",
+    "plugins/trainers/megatron/tests/conftest.py",
+    "plugins/trainers/megatron/tests/megatron_*.py",
+    "plugins/trainers/torch/src/**/*.py",
+    "libs/torch_training/src/**/*.py",
+    "libs/torch_weights/src/**/*.py",
+    "libs/training/src/**/*.py",
+)
+"""What the tests of several ranks are about."""
 DEADLINE_S = 500.0
 Keys = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from megatron_cases import NO_CUDA
-from megatron_launch import same_steps_as_one
+from megatron_launch import MEGATRON, same_steps_as_one
 
 from astraflow_core.errors import RunFailed
 from astraflow_testing.conformance._models.adopt_tests import adopts_adapters
@@ -55,6 +55,7 @@ class TestMegatronTrainer(TrainerConformance):
         for trainer in rig.built:
             trainer.close()
 
+    @MEGATRON
     @pytest.mark.slow
     @pytest.mark.timeout(600)
     def test_two_ranks_make_the_steps_of_one(self, torch_alone: Path, tmp_path: Path) -> None:

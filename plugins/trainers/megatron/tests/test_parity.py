@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from megatron_cases import NO_CUDA
-from megatron_launch import same_steps_as_one
+from megatron_launch import MEGATRON, same_steps_as_one
 
 pytestmark = [pytest.mark.backend, pytest.mark.slow, NO_CUDA]
 
 
+@MEGATRON
 @pytest.mark.timeout(600)
 def test_four_ranks_make_the_steps_of_one(torch_alone: Path, tmp_path: Path) -> None:
     same_steps_as_one(4, torch_alone, tmp_path / "ranks")
