@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from astraflow_core.errors import ConfigError
 from astraflow_runtime.config.loading import load_config
+from astraflow_runtime.config.pairing import pairing_lines
 
+QUICKSTART = Path(__file__).resolve().parents[3] / "examples" / "quickstart.toml"
 CHOOSER = """
 @hookimpl
 def astraflow_choose_transport(engine, trainer):
@@ -83,6 +87,50 @@ def test_router_replay_needs_an_engine_and_a_trainer_that_can(site: Any, run_fil
         f"name {article} {kind} that has it (`astraflow plugins`)"
         for article, kind in (("an", "engine"), ("a", "trainer"))
     ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (
+            ["policies.solver.engine.use=hf"],
+            "needs engine capability lora; 'hf' lacks it: set the key to 0, or name another engine",
+        ),
+        (
+            ['policies.solver.engine={ use = "vllm" }'],
+            "engine.lora_rank: none is below the rank of the adapters of policies.solver.trainer.lora_rank = 16, so 'vllm' would",
+        ),
+        (
+            ['policies.solver.engine={ use = "vllm", lora_rank = 8 }'],
+            "engine.lora_rank: 8 is below",
+        ),
+        (['policies.solver.engine={ use = "vllm", lora_rank = 16 }'], None),
+        ([], None),
+    ],
+)
+def test_adapters_that_cannot_reach_their_engine(
+    overrides: list[str], expected: str | None
+) -> None:
+    adapters = "policies.solver.trainer.lora_rank=16"
+    if expected is None:
+        load_config(QUICKSTART, [adapters, *overrides])
+        return
+    with pytest.raises(ConfigError) as caught:
+        load_config(QUICKSTART, [adapters, *overrides])
+    (problem,) = caught.value.problems
+    assert expected in problem
+
+
+def test_a_transport_that_brings_no_adapters_cannot_serve_one(site: Any, run_file: Path) -> None:
+    loaded = load_config(run_file, [], site.catalog())
+    components = dict(loaded.components)
+    selected, _ = components["policies.solver.trainer"]
+    trains = replace(selected.component, capabilities=frozenset({"lora"}))
+    keys = SimpleNamespace(lora_rank=4)
+    components["policies.solver.trainer"] = (replace(selected, component=trains), keys)  # type: ignore[assignment]
+    first, second = pairing_lines(loaded.config, components)
+    assert "4 trains an adapter, which needs engine capability lora; 'toy_engine' lacks" in first
+    assert "needs transport capability adapter; 'toy_full' lacks it" in second
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,21 @@ def test_each_fault_is_one_line_with_its_file(
     assert str(folder) in str(caught.value)
 
 
+@pytest.mark.parametrize("more", [{"num_experts": 8}, {"text_config": {"num_experts": 8}}])
+def test_weights_of_another_number_of_experts(tmp_path: Path, more: dict[str, Any]) -> None:
+    folder = write_tiny_model(tmp_path, hidden=8, layers=1, heads=2, kv_heads=1, experts=4, top_k=2)
+    check_files(folder, "m", weights=True)
+    config_with(**more)(folder)
+    with pytest.raises(
+        PreflightError,
+        match=r"^m: .*mlp\.gate\.weight chooses among 4 experts, and config\.json has num_experts = 8; take both",
+    ):
+        check_files(folder, "m", weights=True)
+    cut(WEIGHTS, 100)(folder)
+    with pytest.raises(PreflightError, match="is not a complete safetensors file"):
+        check_files(folder, "m", weights=True)
+
+
 def test_pickles_are_told_apart_from_nothing(folder: Path) -> None:
     (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
     with pytest.raises(PreflightError, match=r"weights only in \*\.bin, which are pickles"):

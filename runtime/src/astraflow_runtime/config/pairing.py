@@ -168,6 +168,30 @@ def _of_images(where: str, policy: PolicyTable, components: Components) -> list[
     return lines
 
 
+def _of_adapters(where: str, policy: PolicyTable, components: Components) -> list[str]:
+    trainer, keys = components[f"{where}.trainer"]
+    rank = getattr(keys, "lora_rank", 0)
+    if not rank or "lora" not in trainer.component.capabilities:
+        return []
+    served = components[f"{where}.engine"][1]
+    most = getattr(served, "lora_rank", rank) or 0
+    lines = [
+        f"{where}.trainer.lora_rank: {rank} trains an adapter, which needs {kind} capability {flag}; {table.use!r} lacks it: "
+        f"set the key to 0, or name another {kind} (`astraflow plugins`)"
+        for kind, flag, table in (
+            ("engine", "lora", policy.engine),
+            ("transport", "adapter", policy.transport),
+        )
+        if flag not in components[f"{where}.{kind}"][0].component.capabilities
+    ]
+    if most < rank:
+        lines.append(
+            f"{where}.engine.lora_rank: {most or 'none'} is below the rank of the adapters of "
+            f"{where}.trainer.lora_rank = {rank}, so {policy.engine.use!r} would refuse each version; set it to {rank} or more"
+        )
+    return lines
+
+
 def _of_policy(
     config: RunConfig, where: str, policy: PolicyTable, components: Components
 ) -> list[str]:
@@ -204,6 +228,7 @@ def _of_policy(
         lines += _of_router_replay(where, policy, components)
     if policy.images:
         lines += _of_images(where, policy, components)
+    lines += _of_adapters(where, policy, components)
     lines += exactness_lines(where, policy, components)
     if (
         getattr(components[f"{where}.engine"][1], STORED_DRAFTS, 0)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ _INTEGERS = (*_POSITIVE, "max_position_embeddings")
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
 _SILU = ("silu", "swish")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_ROUTER = ".gate.weight"
+"""Of a router, in the names of checkpoints: a row for each expert."""
 _INDEX = "model.safetensors.index.json"
 _LFS = b"version https://git-lfs"
 _AGAIN = "download the model again"
@@ -50,9 +53,9 @@ def check_files(folder: Path, who: str, *, weights: bool) -> None:
     reads: its configuration, a ``tokenizer.json`` and complete ``*.safetensors``, all that an index
     names. ``weights=False`` allows a folder without them, as for a model that an endpoint serves.
     """
-    check_config(folder, who)
+    config = check_config(folder, who)
     _check_tokenizer(folder, who)
-    for problem in _of_weights(folder, who, weights):
+    for problem in chain(_of_weights(folder, who, weights), _of_experts(folder, config)):
         raise PreflightError(f"{who}: {problem}")
 
 
@@ -145,6 +148,22 @@ def _of_index(
     for tensor, name in places.items():
         if name in tensors and tensor not in tensors[name]:
             yield f"{index} says that {tensor!r} is in {name}, which does not contain it; {_AGAIN}"
+
+
+def _of_experts(folder: Path, config: dict[str, Any]) -> Iterator[str]:
+    inner = config.get("text_config") or config
+    key = next((key for key in _EXPERTS if inner.get(key)), None)
+    if key is None:
+        return
+    from astraflow_wire.model_files.tensor_file import specs_of
+
+    for file in sorted(folder.glob("*.safetensors")):
+        for spec in specs_of(file):
+            if spec.name.endswith(_ROUTER) and spec.shape[:1] != (inner[key],):
+                yield (
+                    f"{file}: {spec.name} chooses among {spec.shape[0]} experts, and config.json has {key} = {inner[key]}; take "
+                    "both from the same checkpoint"
+                )
 
 
 def _without_weights(folder: Path) -> str:
