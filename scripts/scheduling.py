@@ -15,6 +15,10 @@ from xdist.scheduler import LoadScopeScheduling
 _PARSES = re.compile(r"^from workspace import[^)]*\b(tree_of|nodes_of|imports)\b", re.M)
 SOURCES = "the sources of the workspace"
 """The scope of the tests that parse them all, which one worker does once."""
+_FORKS = re.compile(r"\b(heavy_imports|someone_with_imports|heavy_fork_server)\b")
+HEAVY_FORKS = "forks with heavy imports"
+"""The scope of the tests in files with one whose runs are forked from a server that has imported torch, which one worker
+starts once."""
 
 
 @cache
@@ -22,6 +26,13 @@ def reads_sources(file: str) -> bool:
     """Whether the tests in ``file``, from the root, look at the sources of the workspace."""
     path = ROOT / file
     return path.is_file() and _PARSES.search(path.read_text(encoding="utf-8")) is not None
+
+
+@cache
+def forks_with_heavy_imports(file: str) -> bool:
+    """Whether a test in ``file``, from the root, asks for them."""
+    path = ROOT / file
+    return path.is_file() and _FORKS.search(path.read_text(encoding="utf-8")) is not None
 
 
 def scope_of_file(test: str) -> str:
@@ -53,10 +64,12 @@ class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]
 
 class ByPackage(LongestFirst):
     """Deals out the tests of the core, the runtime and the whole system by file, those of other packages by package:
-    they share what they made for a session."""
+    they share what they made for a session. So do those of :data:`HEAVY_FORKS`."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = nodeid.partition("::")[0]
+        if forks_with_heavy_imports(file):
+            return HEAVY_FORKS
         package, _, _ = file.partition("/tests/")
         return file if package in ("core", "runtime", "testing", file) else package
 

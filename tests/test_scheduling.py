@@ -8,7 +8,7 @@ import pytest
 import scheduling as scheduling_module
 import tiers
 import turns
-from scheduling import ByPackage, LongestFirst, longest_first
+from scheduling import HEAVY_FORKS, ByPackage, LongestFirst, longest_first
 
 
 class Worker:
@@ -34,10 +34,14 @@ class Worker:
         ("contrib/prompts/tests/test_jsonl.py::test_it", "contrib/prompts"),
         ("runtime/tests/raas/test_host.py::test_it", "runtime/tests/raas/test_host.py"),
         ("tests/test_run.py::test_it", "tests/test_run.py"),
-        ("tests/preflight/test_torch.py::test_it", "tests/preflight/test_torch.py"),
+        ("tests/preflight/test_preflight.py::test_it", "tests/preflight/test_preflight.py"),
+        ("tests/preflight/test_torch.py::test_it", HEAVY_FORKS),
+        ("contrib/commands/eval/tests/test_runs.py::test_it", HEAVY_FORKS),
     ],
 )  # fmt: skip
-def test_tests_of_a_package_stay_together_and_others_by_file(test: str, scope: str) -> None:
+def test_tests_that_share_what_they_made_stay_together_and_others_by_file(
+    test: str, scope: str
+) -> None:
     scheduler = ByPackage.__new__(ByPackage)  # one that was set up needs workers
     assert scheduler._split_scope(test) == scope
 
