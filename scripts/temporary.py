@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import getpass
 import os
 import shutil
@@ -10,6 +12,7 @@ from pathlib import Path
 
 PREFIX = "t-"
 """With eight characters after it: paths of sockets below have at most 107 bytes."""
+LOCK = "lock"
 
 
 def own_folder() -> Path | None:
@@ -18,8 +21,13 @@ def own_folder() -> Path | None:
     usual = Path(tempfile.gettempdir())
     if usual.name.startswith(PREFIX):
         return None
+    for left in usual.glob(f"{PREFIX}*"):
+        _remove_if_orphaned(left)
     made = Path(tempfile.mkdtemp(prefix=PREFIX))
     made.chmod(0o1777)  # as the usual one: tests start processes of other users
+    # It has its name once it is locked, by this process and its forks.
+    fcntl.flock(os.open(made / "new", os.O_CREAT | os.O_RDWR, 0o600), fcntl.LOCK_EX)
+    (made / "new").rename(made / LOCK)
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(usual))
     # What torch has compiled is kept, too.
     compiled = usual / f"torchinductor_{getpass.getuser()}"
@@ -27,6 +35,13 @@ def own_folder() -> Path | None:
     os.environ["TMPDIR"] = str(made)
     tempfile.tempdir = None  # it is looked up again
     return made
+
+
+def _remove_if_orphaned(folder: Path) -> None:
+    """That of a run that was killed; one of another user cannot be opened."""
+    with contextlib.suppress(OSError), (folder / LOCK).open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove(folder: Path) -> None:

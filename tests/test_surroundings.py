@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 from pathlib import Path
@@ -37,13 +38,19 @@ def test_a_run_of_tests_has_a_temporary_folder_of_its_own_and_leaves_none(
     assert Path(tempfile.gettempdir()).name.startswith("t-")  # that of this run
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    made = own_folder()
+    for name in ("t-held", "t-orphan", "t-other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "t-orphan" / "lock").touch()
+    with (tmp_path / "t-held" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = own_folder()
+    assert {"t-held", "t-other"} == {each.name for each in tmp_path.iterdir() if each != made}
     assert made is not None and made.parent == tmp_path and len(made.name) == 10
     assert made.stat().st_mode & 0o7777 == 0o1777
     assert Path(tempfile.mkdtemp()).parent == made
     assert own_folder() is None  # for a worker, or a pytest that a test starts
     remove(made)
-    assert list(tmp_path.iterdir()) == [] and tempfile.gettempdir() == str(tmp_path)
+    assert not made.exists() and tempfile.gettempdir() == str(tmp_path)
 
 
 @pytest.mark.parametrize(
