@@ -346,6 +346,24 @@ def test_relative_links_lead_somewhere() -> None:
     assert count > 1000 and not broken, broken
 
 
+def test_rows_of_a_table_have_the_columns_of_its_head() -> None:
+    """A row that a reflow has joined to the next one, or to the paragraph below, has more."""
+    wrong, count = [], 0
+    for file in MARKDOWN:
+        text = FENCED.sub("", file.read_text(encoding="utf-8"))
+        for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+            rows = table.splitlines()
+            columns = [re.sub(r"(`+).*?\1|\\\|", "", row).count("|") for row in rows]
+            count += 1
+            wrong += [
+                f"{file.relative_to(ROOT)}: {row[:60]}"
+                for row, found in zip(rows, columns, strict=True)
+                if found != columns[0]
+            ]
+    assert count > 100
+    assert not wrong, "\n".join(wrong)
+
+
 def test_citations_of_decisions_name_a_heading() -> None:
     known, wrong = anchors(ROOT / "docs" / "decisions.md"), []
     for file in tracked_files():

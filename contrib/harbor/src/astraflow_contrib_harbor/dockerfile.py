@@ -52,7 +52,7 @@ def _apply(
         name = rest.split()[0]
         if " as " in f" {rest.lower()} " or name.rpartition("/")[2].partition(":")[0] not in images:
             raise ValueError(
-                f"needs the image {name!r}, and no container runs here; if this host has what the image has, add its name "
+                f"needs the image {name!r}, and no container runs here; if this host provides everything in the image, add its name "
                 "to 'images'"
             )
     elif keyword == "WORKDIR":

@@ -38,7 +38,7 @@ class HarborTasks(PromptList):
             more = f"\n… and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
             raise PromptError(
                 "\n".join(refused[:_SHOWN])
-                + f"{more}\nunplayable = 'skip' leaves out what cannot be played"
+                + f"{more}\nunplayable = 'skip' leaves out tasks that cannot be played"
             )
         for reason in refused:
             log.warning("a task is left out: %s", reason)

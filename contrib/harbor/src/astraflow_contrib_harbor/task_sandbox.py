@@ -152,7 +152,7 @@ def runner_of(limits: str) -> WarmRunner:
     if "files" not in report.active:
         raise PreflightError(
             f"environment 'harbor': a sandbox with folders such as /app needs its own file tree, which this host does "
-            f"not give ({report.missing.get('files')}): user namespaces or root, and Linux 5.12"
+            f"not provide ({report.missing.get('files')}): user namespaces or root, and Linux 5.12"
         )
     return runner
 

@@ -164,8 +164,8 @@ class Slots:
         if past := self._past.get(id):
             raise BadRequest(f"{id} is over: {REASONS[past.outcome]}", 409, "episode_over")
         raise BadRequest(
-            f"there is no episode {id:.80} here: it ended long ago, or its RaaS has restarted since, which ends all "
-            "that were open",
+            f"there is no episode {id:.80} here: it has ended, or its RaaS was restarted, which ends all "
+            "open episodes",
             404,
             "episode_not_found",
         )

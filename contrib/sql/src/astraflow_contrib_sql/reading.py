@@ -106,7 +106,7 @@ class ReadOnlyDatabase:
         def function(*arguments: Cell) -> Cell:
             moment = arguments[name == "strftime" :]
             if not moment or any(str(part).strip().lower() == "now" for part in moment):
-                raise ValueError("the clock is not to be read")
+                raise ValueError("reading the clock is not allowed")
             if self._calendar is None:
                 self._calendar = sqlite3.connect(":memory:")
             places = ", ".join("?" * len(arguments))

@@ -124,5 +124,5 @@ class VerifiersPrompts:
         except msgspec.DecodeError as error:
             raise PromptError(
                 f"{_WHO}: the process of environment {config.environment!r} ended with exit code {process.returncode} and no "
-                f"tasks ({error}); what it wrote is above"
+                f"tasks ({error}); its output is above"
             ) from error

@@ -80,7 +80,7 @@ class Worker:
                 self._address, limit=MOST_REPLY_BYTES
             )
         except OSError as error:
-            raise EnvironmentFailed("worker", f"the process that plays is gone: {error}") from error
+            raise EnvironmentFailed("worker", f"the process that plays has ended: {error}") from error
         try:
             writer.write(msgspec.json.encode(asked) + b"\n")
             line = await reader.readline()
@@ -96,7 +96,7 @@ class Worker:
                 await asyncio.to_thread(running.process.wait, LEAVE_S)
             raise EnvironmentFailed(
                 "worker",
-                f"the process that plays ended ({running.process.returncode}); what it wrote is in the log of this RaaS",
+                f"the process that plays ended ({running.process.returncode}); its output is in the log of this RaaS",
             )
         return _read(line)
 
@@ -156,7 +156,7 @@ class Worker:
             if process.poll() is not None:
                 raise EnvironmentFailed(
                     "worker",
-                    f"{self._keys.python} ended ({process.returncode}) before it played; what it wrote is in the log of this "
+                    f"{self._keys.python} ended ({process.returncode}) before it played; its output is in the log of this "
                     "RaaS",
                 )
             if clock() > until:

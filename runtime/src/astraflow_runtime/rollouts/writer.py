@@ -40,7 +40,7 @@ def redaction(target: str) -> Redact | None:
     if not callable(found):
         raise UserError(
             f"[rollouts] redact = {target!r} is an object of type {type(found).__name__}; expected a function that "
-            "takes a record, a dict, and returns what may be stored of it, or None"
+            "takes a record, a dict, and returns the record to store, or None"
         )
     redact: Redact = found
     return redact

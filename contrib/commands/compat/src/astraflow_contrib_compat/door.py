@@ -84,7 +84,7 @@ class ForeignPool:
                 raise Refused(400, "the run has ended")
             if len(self._sessions) >= self._run.config.max_raas:
                 raise Refused(
-                    400, f"there are {len(self._sessions)} RaaS, the most that may be (max_raas)"
+                    400, f"there are {len(self._sessions)} RaaS, the limit (max_raas)"
                 )
             try:
                 session = ForeignRaas(asked.uid, asked.raas_url, asked.gpu_count, self._run)

@@ -133,7 +133,7 @@ def door_address(listen: str, advertise: str) -> tuple[str, int]:
     host, port = listen_address(listen, "listen", "127.0.0.1:8000")
     if host in ANY and not advertise:
         raise UserError(
-            f"listen {listen} does not say by which address others reach this host: name it with advertise"
+            f"listen {listen} does not give the address at which others reach this host: set advertise"
         )
     return host, port
 

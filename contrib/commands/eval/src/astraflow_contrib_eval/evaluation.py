@@ -181,7 +181,7 @@ async def _work(
             failures = failures + 1 if episode.scores is None else 0
             if failures >= most:
                 raise RunFailed(
-                    f"{failures} episodes failed one after the other; at last: {episode.error}; if this is expected, "
+                    f"{failures} consecutive episodes failed; the last error: {episode.error}; if this is expected, "
                     "raise run.max_consecutive_failures with --override"
                 )
 

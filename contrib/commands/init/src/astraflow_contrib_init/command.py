@@ -136,6 +136,6 @@ def write(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no folder {path.parent}; make it first") from None
+        raise UserError(f"{path}: there is no folder {path.parent}; create it first") from None
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from error

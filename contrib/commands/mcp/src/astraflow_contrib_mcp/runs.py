@@ -46,7 +46,7 @@ class Runs:
             names = [run.name for run in known]
             hint = did_you_mean(name[:_MOST_QUOTED], names) or ";"
             raise UserError(
-                f"there is no run {name[:_MOST_QUOTED]!r}{hint} the tool list_runs lists those that this server is about"
+                f"there is no run {name[:_MOST_QUOTED]!r}{hint} the tool list_runs lists the runs of this server"
             )
         return found
 

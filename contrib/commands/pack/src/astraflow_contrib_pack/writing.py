@@ -117,7 +117,7 @@ def _wheels(contents: RunContents, work: Path, with_dependencies: bool) -> dict[
         _pip("download", "--no-deps", "--only-binary", ":all:", "--dest", str(work), *wanted)
     found = {normal(wheel.name.partition("-")[0]): wheel.name for wheel in work.glob("*.whl")}
     if missing := sorted(ours.keys() - found.keys()):
-        raise UserError(f"no wheel came of {missing[0]}: install it again, then pack")
+        raise UserError(f"no wheel was built of {missing[0]}: install it again, then pack")
     return found
 
 
@@ -126,7 +126,7 @@ def _folder(distribution: metadata.Distribution) -> Path | None:
     path = source_folder(distribution)
     if path is not None and not (path / "pyproject.toml").is_file():
         raise UserError(
-            f"{distribution.metadata['Name']} was installed from {path}, which is gone: install it again"
+            f"{distribution.metadata['Name']} was installed from {path}, which no longer exists: install it again"
         )
     return path
 

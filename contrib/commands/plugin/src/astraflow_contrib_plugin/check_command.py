@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     page: Path | None = arguments.html
     if page is not None and not page.parent.is_dir():
-        raise UserError(f"--html {page}: there is no folder {page.parent}; make it first")
+        raise UserError(f"--html {page}: there is no folder {page.parent}; create it first")
     stream = sys.stderr if arguments.json else sys.stdout
     with examined(arguments) as (target, work):
         print_line(f"{target.name} {target.version}", stream)

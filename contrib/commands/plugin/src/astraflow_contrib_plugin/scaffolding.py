@@ -197,7 +197,7 @@ def write(folder: Path, files: Mapping[str, str]) -> list[Path]:
     except FileExistsError:
         raise UserError(f"{folder} exists; remove it, or give another --directory") from None
     except FileNotFoundError:
-        raise UserError(f"{folder}: there is no folder {folder.parent}; make it first") from None
+        raise UserError(f"{folder}: there is no folder {folder.parent}; create it first") from None
     except OSError as error:
         raise UserError(f"{folder} cannot be made: {error.strerror}") from error
     try:

@@ -33,7 +33,7 @@ def recover(service: Service) -> list[str]:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"the session that was kept in {file.parent} cannot be read: {error!r}; remove the folder, and its client "
-                "begins anew"
+                "starts over"
             ) from error
     return [model for session in service.sessions.values() for model in session.models]
 

@@ -99,8 +99,8 @@ class Service:
         if owner is None or found is None or not visible(owner.key):
             raise Refused(
                 404,
-                f"there is no model {id[:120]!r}: it was never created, its session has ended, or the server was started again; "
-                "go on from its last save_state with create_training_client_from_state_with_optimizer",
+                f"there is no model {id[:120]!r}: it was never created, its session has ended, or the server was restarted; "
+                "continue from its last save_state with create_training_client_from_state_with_optimizer",
             )
         owner.seen, found.last_request = time.monotonic(), now()
         return found
@@ -112,8 +112,8 @@ class Service:
         if owner is None or found is None or not visible(owner.key):
             raise Refused(
                 404,
-                f"there is no sampling session {id[:120]!r}: it was never created, its session has ended, or the server was "
-                "started again; create a new sampling client",
+                f"there is no sampling session {id[:120]!r}: it was never created, its session has ended, or the server "
+                "was restarted; create a new sampling client",
             )
         owner.seen = time.monotonic()
         return found

@@ -66,7 +66,7 @@ def serve(arguments: argparse.Namespace) -> int:
         raise UserError("--keys and --token-file: give one of them")
     if arguments.keep_every and arguments.token_file is None and arguments.keys is None:
         raise UserError(
-            "--keep-every needs --token-file or --keys: clients go on only with a server that has the same key"
+            "--keep-every needs --token-file or --keys: clients continue only with a server that has the same key"
         )
     host, port = listen_address(arguments.listen, "--listen", "127.0.0.1:8792")
     tls = listen_tls(host, "--listen", "key", arguments.certificate, arguments.private_key)

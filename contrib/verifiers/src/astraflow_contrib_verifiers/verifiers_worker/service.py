@@ -105,7 +105,7 @@ def _list_tasks(asked: Json, load: Load) -> Json:
     loaded = load(_spec(asked))
     skip, size = asked["skip"], asked["size"]
     if size is None and loaded.endless():
-        raise Refusal("endless", "its tasks have no end: say by `size` how many are taken")
+        raise Refusal("endless", "its tasks have no end: set `size` to the number of tasks to use")
     tasks = [
         {"index": index, "prompt": task.prompt, "answer": task.answer, "digest": task.digest}
         for index, task in _between(loaded.tasks(), skip, size)

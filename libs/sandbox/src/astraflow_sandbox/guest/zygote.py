@@ -67,7 +67,7 @@ class Zygote:
         self._in_cells = False
 
     def serve(self) -> None:
-        """Until the caller is gone."""
+        """Until the caller has disconnected."""
         try:
             while True:
                 child = self._child = self._child or self._fork()

@@ -72,7 +72,7 @@ class ShardSnapshotter:
             if place != got:
                 raise WeightsError(
                     f"{self._who}: elements {got.start} to {got.stop - 1} of {got.name!r} ({got.dtype} "
-                    f"{list(got.shape)}) were not among those of the first version, or come twice; every "
+                    f"{list(got.shape)}) were not among those of the first version, or occur twice; every "
                     "version must have the same slices"
                 )
             start = self._specs[given.name].start + given.start * DTYPE_BYTES[given.dtype]

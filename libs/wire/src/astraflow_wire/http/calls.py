@@ -42,7 +42,7 @@ class CallRequest(Request):
     """A request whose body is read once, as a whole."""
 
     async def body(self) -> bytes:
-        """The body; :class:`ClientDisconnect` if the caller is gone before its end."""
+        """The body; :class:`ClientDisconnect` if the caller has disconnected before its end."""
         parts: list[bytes] = []
         more = True
         while more:
@@ -55,7 +55,7 @@ class CallRequest(Request):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def is_disconnected(self) -> bool:
-        """Whether the caller is gone, as far as is known now."""
+        """Whether the caller has disconnected, as far as is known now."""
         if not self._is_disconnected:
             # One step decides: it ends at once only if there is a message.
             receiving: Any = self._receive()

@@ -107,7 +107,7 @@ def _load_storage(raw: bytes) -> Storage:
     storages, and for each its number of elements and its bytes."""
     stream = io.BytesIO(raw)
     if Allowed(stream).load() != LEGACY_MAGIC:
-        raise DisallowedValue("a tensor whose storage is not in the form that pickle gives it")
+        raise DisallowedValue("a tensor whose storage does not have the form that pickle writes")
     Allowed(stream).load()  # the version of the form
     if Allowed(stream).load().get("little_endian") is not True:
         raise DisallowedValue("a tensor that is not little-endian")
@@ -118,7 +118,7 @@ def _load_storage(raw: bytes) -> Storage:
         raise DisallowedValue("a tensor that does not have exactly one storage")
     size = SIZES[storage.dtype]
     if int.from_bytes(stream.read(8), "little") != storage.count:
-        raise DisallowedValue("a tensor whose storage has another length than it says")
+        raise DisallowedValue("a tensor whose storage has a wrong length")
     storage.raw = stream.read(storage.count * size)
     if len(storage.raw) != storage.count * size or stream.read(1):
         raise DisallowedValue("a tensor whose storage was cut off")
@@ -179,7 +179,7 @@ class Allowed(pickle.Unpickler):
         found = ALLOWED.get((module.replace("__builtin__", "builtins"), name))
         if found is None:
             raise DisallowedValue(
-                f"{module}.{name}"[:MAX_NAME] + " is not on the list of what may be decoded"
+                f"{module}.{name}"[:MAX_NAME] + " is not on the list of allowed names"
             )
         return found
 
@@ -221,7 +221,7 @@ class _Plain:
         if kind is Array:
             place = [*value.shape, *(value.strides or []), value.offset]
             if any(type(number) is not int for number in place) or value.order not in ("C", "F"):
-                raise DisallowedValue("an array whose shape is not one")
+                raise DisallowedValue("an array with an invalid shape")
             at = self.buffer(value.raw)
             return ["a", value.dtype, value.shape, value.strides, value.offset, value.order, at]
         raise DisallowedValue(f"a value of type {kind.__name__[:MAX_NAME]}")

@@ -57,7 +57,7 @@ class ForeignResults:
         if not isinstance(given, list) or not given:
             raise WrongResult("a trajectory without sequences")
         if not all(isinstance(sequence, dict) for sequence in given):
-            raise WrongResult("a sequence that is no dict")
+            raise WrongResult("a sequence that is not a dict")
         own = [_own_reward(sequence) for sequence in given]
         if all(each in (None, reward) for each in own):
             own = [None] * len(own)  # each repeats the reward of the trajectory

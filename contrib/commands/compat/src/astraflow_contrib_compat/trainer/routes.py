@@ -43,10 +43,10 @@ def trainer_app(
         trainer = of(request.query_params.get("model_id"))
         told = request.query_params.get("version")
         if told is not None and not told.isdecimal():
-            raise Refused(400, f"version {told[:40]!r} is no whole number")
+            raise Refused(400, f"version {told[:40]!r} is not a whole number")
         while (found := await trainer.batch(None if told is None else int(told))) is None:
             if await request.is_disconnected():
-                raise Refused(400, "the caller is gone")
+                raise Refused(400, "the caller has disconnected")
         stats = {"buffer/consumed": float(len(found["rewards"]) * (trainer.updates + 1))}
         return {"batch": found, "buffer_stats": stats}
 

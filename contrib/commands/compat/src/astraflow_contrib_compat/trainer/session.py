@@ -101,7 +101,7 @@ class ForeignTrainer:
             if self._batch is None or version != self._batch.version + 1:
                 raise Refused(
                     400,
-                    f"version is {version}: it has to be one above that of a batch that GET /batch gave",
+                    f"version is {version}: it has to be one more than that of a batch from GET /batch",
                 )
             if not self._endpoint:
                 raise Refused(400, "/ready named no sender_endpoint")

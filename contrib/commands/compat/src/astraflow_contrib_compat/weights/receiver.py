@@ -152,7 +152,7 @@ class PublicWeights:
         after = await self._call("/get_version")
         if after.get("version") != number:
             raise WeightsError(
-                f"the sender went on to version {after.get('version')} while it sent {number}"
+                f"the sender switched to version {after.get('version')} while it sent {number}"
             )
         incoming, self._incoming = self._incoming, None
         size = answer.get("delta_size") if mode == "delta" else self._length
@@ -244,6 +244,6 @@ def _applied(buffer: bytearray, body: bytearray, size: int) -> bytearray:
     found = bytearray(buffer)
     words = np.frombuffer(found, "<u2")
     if count and (int(indices[-1]) >= len(words) or (indices[1:] <= indices[:-1]).any()):
-        raise WeightsError("a delta whose indices are not ascending, or beyond the buffer")
+        raise WeightsError("a delta whose indices are not ascending, or are beyond the buffer")
     words[indices] = np.frombuffer(body, "<u2", count, DELTA_HEAD.size + count * width)
     return found

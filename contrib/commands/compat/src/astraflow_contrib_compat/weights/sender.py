@@ -211,7 +211,7 @@ class WeightSender:
         if not await self._is_host_of(frozenset({peer})):
             raise Refused(403, "weights are sent to the host of the registered RaaS alone")
         if self._offer is None:
-            raise Refused(503, "no update of the weights is under way")
+            raise Refused(503, "no update of the weights is in progress")
         return self._offer
 
     async def _check_host(self, host: str) -> None:
@@ -312,7 +312,7 @@ def _session(text: str) -> tuple[str, tuple[int, ...]]:
         raise Refused(400, f"the session {text[:100]!r} is not host:port or host:port:port…")
     numbers = tuple(map(int, ports))
     if not all(1 <= number <= 65535 for number in numbers):
-        raise Refused(400, f"the session {text[:100]!r} has a port that is none")
+        raise Refused(400, f"the session {text[:100]!r} has an invalid port")
     return host, numbers
 
 

@@ -30,7 +30,7 @@ def folder_tensors(model: Path) -> Iterator[ExportedTensor]:
     """The tensors of a model's folder."""
     files = sorted(model.glob("*.safetensors"))
     if not files:
-        raise PreflightError(f"{model} has no *.safetensors file: version 0 would be nothing")
+        raise PreflightError(f"{model} has no *.safetensors file: there would be no version 0")
     for path in files:
         mapped = np.memmap(path, np.uint8, "r")
         for spec in read_specs(mapped.data):

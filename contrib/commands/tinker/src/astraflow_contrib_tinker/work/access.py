@@ -54,7 +54,7 @@ def read_keys(file: Path) -> dict[str, ClientKey]:
         raise UserError(f"--keys {file}: it is not TOML: {error}") from error
     found = {name: _key(file, name, table) for name, table in tables.items()}
     if not found or len({each.key for each in found.values()}) < len(found):
-        raise UserError(f"--keys {file}: expected tables, each with a key of its own")
+        raise UserError(f"--keys {file}: expected tables, each with its own key")
     return found
 
 

@@ -137,7 +137,7 @@ def _summed(named: NamedLoss, request: GradientRequest, rows: Rows) -> tuple[Alg
         and request.loss != "cross_entropy"
     ):
         raise Refused(
-            400, f"{request.loss} takes one target for each token; several take cross_entropy"
+            400, f"{request.loss} takes one target for each token; several need cross_entropy"
         )
     if RATIO_MASK in named.given:
         _check_ratios(request.loss, rows, data)
@@ -227,7 +227,7 @@ def _mask(rows: Rows, data: Sequence[Datum]) -> npt.NDArray[np.bool_]:
     for name in ("mask", "weights", "logprobs"):
         if all(name in datum.inputs for datum in data):
             return np.asarray(rows.column(data, name) != 0)
-    raise AssertionError("log-probs were asked for before")
+    raise AssertionError("log-probs were requested before")
 
 
 def _needs(loss: str, name: str, data: Sequence[Datum]) -> None:
