@@ -57,7 +57,7 @@ def test_the_peak_is_that_of_the_device() -> None:
 def test_flash_attention_is_taken_where_it_is_installed(
     monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], device: torch.device, expected: str
 ) -> None:
-    monkeypatch.setattr(model, "is_flash_attn_2_available", lambda: True)
+    monkeypatch.setattr("transformers.utils.is_flash_attn_2_available", lambda: True)
     assert model.attention_of(TrainingConfig(**keys), device) == expected
-    monkeypatch.setattr(model, "is_flash_attn_2_available", lambda: False)
+    monkeypatch.setattr("transformers.utils.is_flash_attn_2_available", lambda: False)
     assert model.attention_of(TrainingConfig(**keys), device) in ("sdpa", keys.get("attention"))

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers.core_model_loading import revert_weight_conversion
 
 from astraflow_core.types import ExportedTensor
 from astraflow_torch_training.critic import NOT_PUBLISHED
 from astraflow_torch_training.lora import Full, adapted
+from astraflow_torch_weights.qwen3 import Qwen3ForCausalLM
 from astraflow_wire.model_files.tensor_file import lay_out
 
 PublishDtype = Literal["float32", "bfloat16"]
@@ -50,7 +50,18 @@ def named_tensors(
                 found = _cast(layers[name].merged(full), dtype)
             else:
                 found = full(_cast(tensor.detach(), dtype))
-            yield from revert_weight_conversion(whole, {name: found}).items()
+            yield from _as_in_checkpoint(whole, name, found)
+
+
+def _as_in_checkpoint(
+    whole: Any, name: str, tensor: torch.Tensor
+) -> Iterable[tuple[str, torch.Tensor]]:
+    if isinstance(whole, Qwen3ForCausalLM):
+        return [(name, tensor)]
+    from transformers.core_model_loading import revert_weight_conversion
+
+    found: dict[str, torch.Tensor] = revert_weight_conversion(whole, {name: tensor})
+    return found.items()
 
 
 def export(whole: Any, dtype: PublishDtype, full: Full = _as_held) -> Iterator[ExportedTensor]:

@@ -9,9 +9,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
-from transformers.utils import is_flash_attn_2_available
-from transformers.utils import logging as transformers_logging
 
 from astraflow_core.errors import UserError
 from astraflow_torch_training.config import TrainingConfig
@@ -19,11 +16,13 @@ from astraflow_torch_training.logprobs import logit_gradients, token_logprobs
 from astraflow_torch_training.memory import enough_memory_for_state
 from astraflow_torch_training.trees import FLEX, mask_for
 from astraflow_torch_weights.images import ImageEncoder, reads_images
+from astraflow_torch_weights.qwen3 import load_qwen3
+from astraflow_torch_weights.qwen3_config import Qwen3Config
 from astraflow_torch_weights.routers import RouterReplay
 from astraflow_training.micro_batches import MicroBatch
 
 VALUE_HEAD = "value_head"
-"""Name of the critic's head among the modules of the transformers model, which is never published."""
+"""Name of the critic's head among the modules of the loaded model, which is never published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class TokenPrediction:
 @dataclass(frozen=True, slots=True)
 class CausalLM:
     """``backbone`` gives hidden states, ``head`` turns them into logits over ``vocabulary`` tokens;
-    ``whole`` is the transformers model that both belong to. Its weights are float32; with ``autocast`` the
+    ``whole`` is the loaded model that both belong to. Its weights are float32; with ``autocast`` the
     matrix products run in that dtype. ``critic`` has its own backbone; without one the value head is on
     this backbone. ``replay`` imposes the recorded experts of a micro-batch; a model without it, such as a frozen copy,
     chooses its own. ``images`` turns those of a micro-batch into inputs, if the model reads any."""
@@ -163,7 +162,11 @@ def attention_of(config: TrainingConfig, device: torch.device) -> str:
     if config.attention != "auto":
         return config.attention
     flash = device.type == "cuda" and config.compute_dtype == "bfloat16" and config.layout != "tree"
-    return "flash_attention_2" if flash and is_flash_attn_2_available() else "sdpa"
+    if not flash:
+        return "sdpa"
+    from transformers.utils import is_flash_attn_2_available
+
+    return "flash_attention_2" if is_flash_attn_2_available() else "sdpa"
 
 
 def load_model(
@@ -173,38 +176,52 @@ def load_model(
     gradient_checkpointing: bool,
     autocast: torch.dtype | None,
 ) -> CausalLM:
-    """Load a Hugging Face folder in float32 with dropout off.
+    """Load a Hugging Face folder in float32 with dropout off: by transformers, unless :mod:`astraflow_torch_weights.qwen3` computes the
+    same on a CPU.
 
     Raises :class:`UserError` if it cannot be loaded, if weights are missing or pickled, or if the model does more
     than a linear head on its last hidden states (a soft cap or a scale on the logits).
     """
-    transformers_logging.disable_progress_bar()  # this is a service with a log, not a terminal
+    plain = None
+    if device.type == "cpu" and attention == "sdpa" and not gradient_checkpointing:
+        plain = Qwen3Config.read(folder)
     try:
-        config = _config(folder)
-        _refuse_pickles(folder)
-        whole, info = _loader(config).from_pretrained(
-            folder,
-            config=config,
-            dtype=torch.float32,
-            attn_implementation=attention,
-            local_files_only=True,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
+        if plain is not None:
+            whole = load_qwen3(folder, plain, torch.float32)
+        else:
+            whole = _by_transformers(folder, attention)
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
         raise UserError(f"cannot load {folder} as a Hugging Face causal LM: {error}") from error
+    with enough_memory_for_state("the weights"):
+        whole = whole.to(device)
+    model = _prepared(whole, device, gradient_checkpointing, autocast)
+    if reads_images(whole.config):
+        model = replace(model, images=ImageEncoder(folder, whole))
+    _check_head(model, folder)
+    return model
+
+
+def _by_transformers(folder: Path, attention: str) -> Any:
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # this is a service with a log, not a terminal
+    config = _config(folder)
+    _refuse_pickles(folder)
+    whole, info = _loader(config).from_pretrained(
+        folder,
+        config=config,
+        dtype=torch.float32,
+        attn_implementation=attention,
+        local_files_only=True,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
     if missing := sorted(info["missing_keys"]):
         raise UserError(
             f"{folder} lacks {len(missing)} weights of {type(whole).__name__}, among them "
             f"{', '.join(missing[:3])}: they would be initialised at random"
         )
-    with enough_memory_for_state("the weights"):
-        whole = whole.to(device)
-    model = _prepared(whole, device, gradient_checkpointing, autocast)
-    if reads_images(config):
-        model = replace(model, images=ImageEncoder(folder, whole))
-    _check_head(model, folder)
-    return model
+    return whole
 
 
 def outline(folder: Path, attention: str, gradient_checkpointing: bool) -> CausalLM:
@@ -239,12 +256,16 @@ def _prepared(
 
 
 def _config(folder: Path) -> Any:
+    from transformers import AutoConfig
+
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     _switch_off_dropout(config)
     return config
 
 
 def _loader(config: Any) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
     return AutoModelForImageTextToText if reads_images(config) else AutoModelForCausalLM
 
 

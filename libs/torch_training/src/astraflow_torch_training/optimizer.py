@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -15,11 +16,20 @@ from astraflow_torch_training.critic import CRITIC, NOT_PUBLISHED
 from astraflow_torch_training.model import CausalLM
 
 
+class AdamW(torch.optim.AdamW):
+    """torch's own, without what imports its compiler: the methods that torch wraps to keep the compiler out of them import it when they
+    are first called, which takes 0.8 CPU seconds."""
+
+    add_param_group: Any = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad: Any = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    step: Any = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
 def adamw(model: CausalLM, config: TrainingConfig) -> torch.optim.AdamW:
     """Over all parameters that are trained. Weight decay on matrices but embeddings and value heads; each group
     has an ``lr_scale``."""
     given = _groups(model, config)
-    return torch.optim.AdamW(given, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+    return AdamW(given, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
 
 
 def adamw8bit(model: CausalLM, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -62,7 +72,7 @@ def muon(model: CausalLM, config: TrainingConfig) -> list[torch.optim.Optimizer]
         found.append(torch.optim.Muon(matrices, lr=config.lr, adjust_lr_fn="match_rms_adamw"))
     if rest:
         options: Any = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
-        found.append(torch.optim.AdamW(rest, fused=True, **options))
+        found.append(AdamW(rest, fused=True, **options))
     return found
 
 

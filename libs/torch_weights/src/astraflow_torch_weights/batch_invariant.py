@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional
 
 from astraflow_core.errors import UserError
+from astraflow_torch_weights.qwen3 import Qwen3ForCausalLM, empty_cache
 
 ATTENTION = "astraflow_batch_invariant"
 """The name of the implementation of attention, for transformers."""
@@ -39,16 +40,19 @@ _CHECKED_TOKENS = 3 * ROWS + 5
 
 
 def make_batch_invariant(model: Any, who: str) -> None:
-    """Have ``model``, a loaded transformers model, compute so from now on, and check that it does.
+    """Have ``model``, a loaded model, compute so from now on, and check that it does.
 
     Raises :class:`UserError`, which begins with ``who``, if the model has other layers than linear ones, RMS norms, full
     attention and SiLU, if it is not float32, or if this machine computes two results for one token.
     """
     _refuse_others(model, who)
-    from transformers import AttentionInterface
+    if isinstance(model, Qwen3ForCausalLM):
+        model.attend_by(attention)
+    else:
+        from transformers import AttentionInterface
 
-    AttentionInterface.register(ATTENTION, attention)
-    model.set_attn_implementation(ATTENTION)
+        AttentionInterface.register(ATTENTION, attention)
+        model.set_attn_implementation(ATTENTION)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is torch.nn.Linear:
@@ -64,14 +68,12 @@ def make_batch_invariant(model: Any, who: str) -> None:
 def check(model: Any, who: str) -> None:
     """:class:`UserError` unless the logits of a few tokens are bitwise the same alone, in a batch with padding, by a cache
     token by token, and with one thread."""
-    from transformers.cache_utils import DynamicCache
-
     device = next(model.parameters()).device
     vocabulary = model.get_output_embeddings().weight.shape[0]
     ids = (torch.arange(_CHECKED_TOKENS, device=device) * 7 + 1)[None] % vocabulary
     expected = _logits(model, input_ids=ids, use_cache=False)[0]
     batch = functional.pad(torch.cat([ids.flip(1), ids, ids]), (0, ROWS + 3))
-    cache: Any = DynamicCache()
+    cache = empty_cache(model)
     at = 2 * ROWS + 1
     first = _logits(model, input_ids=ids[:, :at], past_key_values=cache, use_cache=True)[0]
     steps = [

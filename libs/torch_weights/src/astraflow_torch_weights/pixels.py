@@ -11,8 +11,6 @@ from typing import Protocol
 import numpy.typing as npt
 import torch
 from numpy import int32
-from transformers import AutoImageProcessor
-from transformers.utils import logging as transformers_logging
 
 from astraflow_core.errors import UserError
 from astraflow_core.types import Images, ImageSpan
@@ -40,6 +38,9 @@ class ImagePixels:
     folder has none, or one that does not fit the model."""
 
     def __init__(self, folder: Path) -> None:
+        from transformers import AutoImageProcessor
+        from transformers.utils import logging as transformers_logging
+
         transformers_logging.set_verbosity_error()  # every class without torchvision would be named
         try:
             self._model = ImageModel.of(folder)

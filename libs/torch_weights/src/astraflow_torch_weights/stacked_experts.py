@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers.core_model_loading import revert_weight_conversion
 
 from astraflow_torch_weights.images import reads_images
 
@@ -43,6 +42,8 @@ def _apart(held: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def _renamed(model: Any, name: str) -> str:
     """The name of a tensor in a checkpoint of a model whose parts transformers only calls otherwise."""
+    from transformers.core_model_loading import revert_weight_conversion
+
     nothing = torch.empty(0, device="meta")
     (found,) = revert_weight_conversion(model, {name: nothing})
     return str(found)

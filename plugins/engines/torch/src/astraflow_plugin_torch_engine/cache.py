@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin
 
 TILE = 16
 """Steps read a multiple of this number of columns: attention kernels are fastest on whole vectors."""
@@ -36,16 +35,14 @@ class _Step:
     packed = False
 
 
-class PooledLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer of a :class:`KVPool`, in the shape in which transformers' attention calls it."""
+class PooledLayer:
+    """One layer of a :class:`KVPool`."""
 
     keys: torch.Tensor
     values: torch.Tensor
 
     def __init__(self, step: _Step, like: Entries) -> None:
-        super().__init__()
         self._step = step
-        self.is_initialized = True
         self.keys, self.values = (t[:0, :, :0] for t in like)
 
     def reallocate(self, slots: int, columns: int, live: int) -> None:
@@ -55,11 +52,8 @@ class PooledLayer(CacheLayerMixin):  # type: ignore[misc]
             _resized(t, slots, columns, live) for t in (self.keys, self.values)
         )
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: :meth:`KVPool.fit` allocates."""
-
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+        self, key_states: torch.Tensor, value_states: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the step's entries, ``[rows, kv_heads, 1, head_dim]`` or packed ``[1, kv_heads, tokens, head_dim]``; return
         all up to the longest row, ``[rows, kv_heads, columns, head_dim]``."""
@@ -72,18 +66,6 @@ class PooledLayer(CacheLayerMixin):  # type: ignore[misc]
             : step.size, :, : step.columns
         ]
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Columns of this step, first column."""
-        return self._step.columns, 0
-
-    def get_seq_length(self) -> int:
-        """Columns before this step's."""
-        return self._step.columns - 1
-
-    def get_max_length(self) -> int:
-        """-1: grows."""
-        return -1
-
 
 def _resized(pool: torch.Tensor, slots: int, columns: int, live: int) -> torch.Tensor:
     new = pool.new_zeros((slots, pool.shape[1], columns, pool.shape[3]))
@@ -92,16 +74,32 @@ def _resized(pool: torch.Tensor, slots: int, columns: int, live: int) -> torch.T
     return new
 
 
-class KVPool(Cache):  # type: ignore[misc]
-    """The cache that the model decodes with."""
+class KVPool:
+    """The cache that the model decodes with, with the methods of a ``Cache`` of transformers that models call."""
 
-    layers: list[Any]  # every one a PooledLayer
+    is_compileable = False
 
     def __init__(self) -> None:
         self._step = _Step()
         self._slots = self._columns = 0  # allocated
         self._used = 0  # columns that hold something
-        super().__init__(layers=[])
+        self.layers: list[PooledLayer] = []
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See :meth:`PooledLayer.update`."""
+        return self.layers[layer_idx].update(key_states, value_states)
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """Columns of this step, first column."""
+        return self._step.columns, 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Columns before this step's."""
+        return self._step.columns - 1
+
+    get_query_offset = get_seq_length
 
     def clear(self) -> None:
         """Free all memory."""

@@ -1,4 +1,4 @@
-"""The Hugging Face model: loading it, what it says about itself, and its three forward passes.
+"""The model of a Hugging Face folder: loading it, what it says about itself, and its three forward passes.
 
 The caller of a pass has torch in inference mode.
 """
@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
-from transformers.cache_utils import DynamicCache
-from transformers.utils import logging as transformers_logging
+from safetensors import SafetensorError
 
 from astraflow_core.errors import UserError
 from astraflow_core.types import Images
@@ -23,6 +21,8 @@ from astraflow_plugin_torch_engine.config import TorchEngineConfig
 from astraflow_torch_weights.batch_invariant import make_batch_invariant
 from astraflow_torch_weights.device import engine_device
 from astraflow_torch_weights.images import ImageEncoder, reads_images
+from astraflow_torch_weights.qwen3 import empty_cache, load_qwen3
+from astraflow_torch_weights.qwen3_config import Qwen3Config
 from astraflow_torch_weights.routers import RouterRecorder
 
 _SCORE_CHUNK = 512
@@ -42,15 +42,9 @@ class CausalModel:
         """Load ``folder``; raises :class:`UserError` if it cannot be served."""
         self.folder = folder
         self.device = engine_device("torch", config.device)
-        transformers_logging.disable_progress_bar()  # this is a service with a log, not a terminal
         try:
-            hf = AutoConfig.from_pretrained(folder)
-            pictured = reads_images(hf)
-            loader = AutoModelForImageTextToText if pictured else AutoModelForCausalLM
-            module: Any = loader.from_pretrained(
-                folder, config=hf, dtype=_dtype(config, self.device)
-            )
-        except (OSError, ValueError) as error:
+            module, own_eos = _load(folder, _dtype(config, self.device), self.device)
+        except (OSError, ValueError, SafetensorError) as error:
             raise UserError(
                 f"engine 'torch' cannot load {folder} as a Hugging Face causal LM: {error}"
             ) from error
@@ -58,10 +52,10 @@ class CausalModel:
         if config.batch_invariant:
             make_batch_invariant(self.module, "engine 'torch'")
         self.recorder = RouterRecorder(self.module)
-        self.images = ImageEncoder(folder, self.module) if pictured else None
-        text = hf.get_text_config(decoder=True)
+        self.images = ImageEncoder(folder, self.module) if reads_images(module.config) else None
+        text = module.config.get_text_config(decoder=True)
         self.vocab = int(text.vocab_size)
-        self.eos = _eos(self.module.generation_config.eos_token_id, text.eos_token_id)
+        self.eos = _eos(own_eos, text.eos_token_id)
         self.cache_tokens = self._cache_tokens(config.cache_gb)
         self.context_length = min(_longest(text, config.context_length), self.cache_tokens)
 
@@ -87,7 +81,7 @@ class CausalModel:
         for row, prompt in zip(ids, prompts, strict=True):
             row[: len(prompt)] = prompt
         ends, which = np.unique(lengths - 1, return_inverse=True)
-        cache: Any = DynamicCache()
+        cache = empty_cache(self.module)
         logits = self.module(
             **self._inputs(self.tensor(ids), images),
             position_ids=torch.arange(ids.shape[1], device=self.device)[None],
@@ -137,7 +131,7 @@ class CausalModel:
         ids = self.tensor(tokens.astype(np.int64))
         (inputs,) = self._inputs(ids[None], [images]).items()
         scores = torch.zeros(len(ids), device=self.device)
-        cache: Any = DynamicCache()
+        cache = empty_cache(self.module)
         for start in range(0, len(ids) - 1, _SCORE_CHUNK):
             end = min(start + _SCORE_CHUNK, len(ids) - 1)
             logits = self.module(
@@ -152,6 +146,21 @@ class CausalModel:
     def tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         """``array`` on the model's device."""
         return torch.from_numpy(array).to(self.device)
+
+
+def _load(folder: Path, dtype: Any, device: torch.device) -> tuple[Any, int | list[int] | None]:
+    """The model on the CPU, and the ids that end a sequence by its generation config."""
+    plain = Qwen3Config.read(folder) if device.type == "cpu" else None
+    if plain is not None:
+        return load_qwen3(folder, plain, dtype), plain.generation_eos
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # this is a service with a log, not a terminal
+    config = AutoConfig.from_pretrained(folder)
+    loader = AutoModelForImageTextToText if reads_images(config) else AutoModelForCausalLM
+    module: Any = loader.from_pretrained(folder, config=config, dtype=dtype)
+    return module, module.generation_config.eos_token_id
 
 
 def _dtype(config: TorchEngineConfig, device: torch.device) -> Any:

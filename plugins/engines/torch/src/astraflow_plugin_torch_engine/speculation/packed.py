@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch.nn import functional
-from transformers import AttentionInterface
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from astraflow_plugin_torch_engine.cache import TILE, KVPool
 from astraflow_plugin_torch_engine.model import CausalModel
+from astraflow_torch_weights.qwen3 import Qwen3ForCausalLM
+from astraflow_torch_weights.qwen3 import attend as qwen3_attention
 
 Int64 = npt.NDArray[np.int64]
 PREFIX = "astraflow_packed_"
@@ -43,7 +42,14 @@ _current = _Current()
 
 
 def can_pack(model: Any) -> bool:
-    """Whether the attention of a loaded transformers model can be called so; it is from now on."""
+    """Whether the attention of a loaded model can be called so; it is from now on."""
+    if isinstance(model, Qwen3ForCausalLM):
+        model.attend_by(partial(_attention, model.attention, model.attention is qwen3_attention))
+        return True
+    from transformers import AttentionInterface
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
     name = model.config.get_text_config()._attn_implementation
     if name.startswith(PREFIX):
         return True
