@@ -22,9 +22,9 @@ from tiers import HEAVY_UNTIL, SLOW_DEMANDS, left_out, out_of_time
 from workspace import HEAVY
 
 # How long an example takes says how busy the machine is. The same examples each time: a test that passes
-# passes everywhere. HYPOTHESIS_PROFILE=explore draws new ones; what it finds becomes an @example.
-settings.register_profile("any machine", deadline=None, derandomize=True)
-settings.register_profile("explore", deadline=None)
+# passes everywhere. HYPOTHESIS_PROFILE=explore draws new ones, and more; what it finds becomes an @example.
+settings.register_profile("any machine", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("explore", deadline=None, max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "any machine"))
 
 TEMPORARY = pytest.StashKey[tuple[int, Path]]()
@@ -132,6 +132,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[Any]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(20_000, 20, 20)  # Hypothesis has a callback for each collection
         gc.enable()
 
 

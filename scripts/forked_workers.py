@@ -6,6 +6,7 @@ Those of pytest-xdist import and collect all tests again, each of them. Scopes o
 
 from __future__ import annotations
 
+import marshal
 import os
 import random
 import signal
@@ -19,7 +20,6 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, NoReturn
 
-import execnet
 import pytest
 import scheduling
 from _pytest._io import TerminalWriter
@@ -92,7 +92,7 @@ class ForkedWorkers:
 
     def _hear(self, worker: _Worker) -> None:
         try:
-            kind, content = execnet.loads(worker.link.recv_bytes())
+            kind, content = marshal.loads(worker.link.recv_bytes())
         except (EOFError, ConnectionResetError):
             self._ended(worker)
             return
@@ -100,7 +100,7 @@ class ForkedWorkers:
         if kind == READY:
             scope = self._scopes.popleft() if self._scopes else []
             worker.tests.extend(scope)
-            worker.link.send_bytes(execnet.dumps(scope))
+            worker.link.send_bytes(marshal.dumps(scope))
         elif kind == REPORT:
             report = hook.pytest_report_from_serializable(config=self._session.config, data=content)
             if report.when == "teardown":
@@ -214,8 +214,8 @@ class _NoItem:
 def _given(session: pytest.Session, link: Connection) -> Iterator[list[pytest.Item]]:
     """The items of one scope after another, until there is none."""
     while True:
-        link.send_bytes(execnet.dumps((READY, None)))
-        numbers = execnet.loads(link.recv_bytes())
+        link.send_bytes(marshal.dumps((READY, None)))
+        numbers = marshal.loads(link.recv_bytes())
         if not numbers:
             return
         yield [session.items[number] for number in numbers]
@@ -249,4 +249,4 @@ class _SentOn:
         self._send(WARNING, given)
 
     def _send(self, kind: str, content: Any) -> None:
-        self._link.send_bytes(execnet.dumps((kind, content)))
+        self._link.send_bytes(marshal.dumps((kind, content)))

@@ -33,7 +33,7 @@ overrides = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(patch=tables, section=words, inner=tables, sets=overrides)
 @example(patch={"plugins": {"disable": 3, "only": [1]}}, section="run", inner={}, sets=[])
 @example(

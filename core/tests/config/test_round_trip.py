@@ -78,9 +78,7 @@ runs = st.fixed_dictionaries(
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(run=runs)
 def test_dumped_runs_load_equal(run_file: Path, site: Any, run: dict[str, Any]) -> None:
     catalog = site.catalog()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow_core.types import Batch
@@ -33,7 +33,6 @@ def batch_of(lengths: list[int], seed: int = 0) -> Batch:
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(LENGTHS, st.integers(1, 5))
 def test_the_shares_are_the_batch(lengths: list[int], ranks: int) -> None:
     batch = batch_of(lengths)
@@ -58,7 +57,6 @@ def test_the_load_is_balanced_by_tokens_and_not_by_rows() -> None:
     assert [len(r) for r in equal] == [3, 2]
 
 
-@settings(max_examples=60, deadline=None)
 @given(LENGTHS, st.integers(1, 4), st.booleans())
 def test_every_rank_makes_as_many_forward_passes(
     lengths: list[int], ranks: int, packed: bool

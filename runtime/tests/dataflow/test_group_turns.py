@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow_core.types import Batch, GroupTurns
@@ -57,7 +57,6 @@ def by_loops(number: int, sequences: list[Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
 @given(given=trajectories)
 def test_turns_are_those_of_loops(given: list[list[Any]]) -> None:
     # Sequences that share a reward have the same.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow_runtime.dataflow.rows.statistics import units_of
@@ -18,7 +18,6 @@ groups = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
 @given(groups=groups, seed=st.integers(0, 99))
 def test_units_are_those_of_nested_loops(
     groups: list[list[list[tuple[float, int, bool]]]], seed: int

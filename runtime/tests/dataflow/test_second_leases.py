@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow_core.errors import Refused
@@ -201,7 +201,6 @@ def test_what_the_rule_expects_is_the_mean_of_what_comes():
     assert all(GAIN * second_s(a, 8.0, 8.0) >= remaining_s(a, 8.0) for a in np.linspace(0, 80, 50))
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     group_s=st.floats(1e-3, 1e4),
     holder_s=st.floats(1e-3, 1e4),

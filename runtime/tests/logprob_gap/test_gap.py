@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -17,7 +17,6 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=50)
 @given(ROWS, st.integers(0, 2**16))
 def test_mean_largest_and_place(rows: list[np.ndarray], seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -32,7 +31,6 @@ def test_mean_largest_and_place(rows: list[np.ndarray], seed: int) -> None:
     assert found.tokens == sum(map(len, rows))
 
 
-@settings(deadline=None, max_examples=50)
 @given(ROWS)
 def test_values_that_are_moved_fit_when_moved_back(rows: list[np.ndarray]) -> None:
     for by in (-1, 1):

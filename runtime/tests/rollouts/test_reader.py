@@ -247,7 +247,6 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
     rewards=st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=3).map(tuple),
     number=st.integers(0, 2**31 - 2),
 )
-@settings(max_examples=60)
 def test_a_record_survives_its_file(text: str, rewards: tuple[float, ...], number: int) -> None:
     record = group_record(number, rewards, text)
     assert decode(encode(record)) == record

@@ -90,7 +90,6 @@ several = st.lists(
 )
 
 
-@settings(max_examples=100)
 @given(several, st.integers(0, 100))
 def test_places_are_used_and_bounded(claims: list[Claim], places: int) -> None:
     given_ = share_places(places, claims)

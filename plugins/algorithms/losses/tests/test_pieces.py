@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow_core.catalog import Catalog
@@ -56,7 +56,6 @@ masks = st.lists(st.lists(st.booleans(), min_size=1, max_size=7), min_size=1, ma
 unit = st.floats(0, 1)
 
 
-@settings(max_examples=60, deadline=None)
 @given(masks=masks, gamma=unit, lam=unit, seed=st.integers(0, 9))
 def test_gae_is_its_recursion_over_trained_tokens(
     masks: list[list[bool]], gamma: float, lam: float, seed: int
@@ -89,7 +88,6 @@ def test_outcomes_stand_at_the_last_trained_token() -> None:
     assert not returns_to_go(batch_of([[False]]), np.ones(1)).any()
 
 
-@settings(max_examples=60, deadline=None)
 @given(masks=masks)
 def test_shares_are_those_of_nested_means(masks: list[list[bool]]) -> None:
     batch = batch_of(masks)
@@ -114,7 +112,6 @@ def test_shares_are_those_of_nested_means(masks: list[list[bool]]) -> None:
         assert float(share @ values) == pytest.approx(expected[mode], rel=1e-5, abs=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     rewards=st.lists(st.integers(-8, 8).map(lambda x: x / 4), min_size=2, max_size=8),
     shift=st.integers(-4, 4),

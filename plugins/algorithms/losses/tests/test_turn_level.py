@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow_core.errors import UserError
@@ -224,7 +224,6 @@ rewarded = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(st.tuples(rewarded, st.integers(-4, 4)), min_size=1, max_size=4),
     outcome=st.sampled_from(["rest", "whole"]),

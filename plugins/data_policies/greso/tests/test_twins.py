@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow_core.types import GroupSummary, Prompt
@@ -120,14 +120,12 @@ def live(policy, twin, epochs, armed_from):
         assert abs(made["p_hard"] - twin.p["hard"]) < 1e-12
 
 
-@settings(max_examples=60, deadline=None)
 @given(OUTCOMES)
 def test_the_curator_decides_as_its_twin(epochs):
     # Armed by one epoch of offers after version 1, which ends the second one here.
     live(Greso(GresoConfig(), CONTEXT), curator_twin(), epochs, armed_from=1)
 
 
-@settings(max_examples=60, deadline=None)
 @given(OUTCOMES)
 def test_the_repository_form_decides_as_its_twin(epochs):
     live(GresoRepository(GresoRepositoryConfig(), CONTEXT), repository_twin(), epochs, armed_from=1)

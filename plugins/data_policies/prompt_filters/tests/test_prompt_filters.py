@@ -158,7 +158,6 @@ def test_weights_change_with_the_version():
     assert share_of_a() == pytest.approx(0, abs=0.01)
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from(["failed", "set_aside", "accepted", "rejected"]), max_size=12),
     st.integers(1, 3),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trainer_cases import make_batch
 
@@ -16,7 +16,6 @@ from astraflow_plugin_torch_trainer.trainer import TorchTrainer
 from astraflow_training.micro_batches import micro_batches
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     rows=st.integers(1, 12),

@@ -34,7 +34,6 @@ def seen_by(micro: MicroBatch, state: int) -> tuple[list[int], list[int]]:
     return micro.input_ids[tree, mask].tolist(), micro.position_ids[tree, mask].tolist()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     rows=st.integers(1, 14),
@@ -58,7 +57,6 @@ def test_every_wanted_token_is_predicted_once_after_its_own_tokens(
     assert sorted(found) == np.flatnonzero(batch.loss_mask).tolist()
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000), rows=st.integers(1, 14))
 def test_a_tree_has_each_beginning_once(seed: int, rows: int) -> None:
     """Counted as a set of beginnings, of rows that are in one tree."""

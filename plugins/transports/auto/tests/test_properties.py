@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from astraflow_core.capabilities import pairing_problems
@@ -61,7 +61,6 @@ def use(link: Link, size: int) -> str:
 
 
 @given(facts)
-@settings(max_examples=100, deadline=None)
 def test_what_is_chosen_is_what_both_sides_can_do(case: TransportFacts) -> None:
     chosen = choose(case)
     if isinstance(chosen, list):
@@ -82,7 +81,6 @@ def test_what_is_chosen_is_what_both_sides_can_do(case: TransportFacts) -> None:
 
 @given(links, sizes, st.floats(1, 1e3))
 @example(Link(mb_s=500.0, round_trip_s=0.0), 377, 3.0)
-@settings(max_examples=60, deadline=None)
 def test_a_quicker_link_is_no_reason_for_deltas_and_a_larger_model_none_against(
     link: Link, size: int, factor: float
 ) -> None:

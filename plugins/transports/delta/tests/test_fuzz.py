@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow_core.errors import WireError
@@ -152,7 +152,6 @@ def test_both_kernels_decide_the_same_on_mutated_frames() -> None:
 
 @pytest.mark.slow
 @given(st.binary(max_size=200))
-@settings(max_examples=150, deadline=None)
 def test_arbitrary_bytes_are_no_frame_by_accident(data: bytes) -> None:
     apply_guarded(NUMPY, data)
     apply_guarded(NUMPY, resealed(data))
@@ -165,7 +164,6 @@ def test_arbitrary_bytes_are_no_frame_by_accident(data: bytes) -> None:
     st.lists(st.integers(0, 30), min_size=6, max_size=6),
     st.binary(max_size=120),
 )
-@settings(max_examples=200, deadline=None)
 def test_heads_that_lie_are_refused_or_stay_inside(
     code: int, width: int, huge: int, small: list[int], payload: bytes
 ) -> None:
@@ -181,7 +179,6 @@ def test_heads_that_lie_are_refused_or_stay_inside(
     st.lists(st.integers(0, 90), min_size=4, max_size=4),
     st.binary(max_size=150),
 )
-@settings(max_examples=200, deadline=None)
 def test_tables_of_code_lengths_that_lie_are_refused_or_stay_inside(
     width: int, gaps: list[int], steps: list[int], counts: list[int], payload: bytes
 ) -> None:
@@ -209,7 +206,6 @@ HEADER = LinkHead("solver", 1, "a" * 32, 2, "b" * 32, 6 << 20, 2 << 20, b"")
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
 def test_damaged_links_and_lists_are_refused_or_say_the_same(data: st.DataObject) -> None:
     link = pack_link(HEADER, [(0, b"frame"), (2, b"another"), (2, b"third")])
     entry = entry_of(HEADER, link)

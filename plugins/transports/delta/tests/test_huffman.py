@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow_plugin_delta.coding import huffman
@@ -51,7 +51,6 @@ COUNTS = st.lists(
 
 
 @given(COUNTS)
-@settings(max_examples=80, deadline=None)
 def test_lengths_are_those_of_the_best_code_or_near_where_it_would_be_too_long(
     counts: list[int],
 ) -> None:
@@ -100,7 +99,6 @@ NUMBERS = st.lists(
 
 
 @given(NUMBERS, st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_numbers_come_back_in_as_many_bits_as_said(numbers: list[int], signed: bool) -> None:
     check(NUMPY, np.array(numbers, np.int32), signed)
 
