@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -124,10 +125,16 @@ def _asked_by_hook(loaded: LoadedConfig) -> Iterator[str]:
     yield from (p.distribution for p in healthy if "astraflow_choose_transport" in p.hooks)
 
 
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    """Top-level package → the distributions that have it; to find out takes as long as all else that ``pack`` does."""
+    return metadata.packages_distributions()
+
+
 def _owner(target: str) -> str:
     """The distribution that the module of ``"module:attr"`` belongs to, also if it is installed from a folder; or nothing."""
     package = target.partition(":")[0].partition(".")[0]
-    if found := metadata.packages_distributions().get(package):
+    if found := _distributions().get(package):
         return found[0]
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
