@@ -78,8 +78,16 @@ def test_a_state_of_another_version_is_refused(use: str, tmp_path: Path) -> None
     ("data", "says"),
     [
         ('{ use = "replai" }', "replay"),
-        ('{ use = "replay", max_staleness = 3 }', "max_staleness = 3 is looser than the run's, 2"),
-        ('{ use = "replay" }, { use = "replay", name = "other" }', "'replay' and 'other'"),
+        pytest.param(
+            '{ use = "replay", max_staleness = 3 }',
+            "max_staleness = 3 is looser than the run's, 2",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            '{ use = "replay" }, { use = "replay", name = "other" }',
+            "'replay' and 'other'",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             '{ use = "greso", policy = "critic" }', "this run has solver", marks=pytest.mark.slow
         ),

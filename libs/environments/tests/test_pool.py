@@ -110,79 +110,75 @@ async def test_workers_are_used_again_and_draw_by_the_seed_alone(tmp_path: Path)
 
 
 @BOTH
-@pytest.mark.parametrize("orders", [["hello"], ["reward nan"]], ids=["played", "failed"])
 @in_a_loop
-async def test_a_cancelled_episode_gives_its_place_back(
-    tmp_path: Path, use: str, orders: list[str]
-) -> None:
+async def test_a_cancelled_episode_gives_its_place_back(tmp_path: Path, use: str) -> None:
     async with pool(tmp_path, use, most_environments=1) as made:
 
-        async def episode() -> None:
+        async def episode(order: str) -> None:
             async with made.episode() as played:
                 await played.reset(Prompt("p"), 1)
                 with contextlib.suppress(EnvironmentFailed):
-                    for order in orders:
-                        await played.step(Action(order))
+                    await played.step(Action(order))
                 asked = asyncio.current_task()
                 assert asked is not None
                 asked.cancel()  # it is told when the episode is given back
 
-        await asyncio.gather(asyncio.create_task(episode()), return_exceptions=True)
-        async with made.episode() as played:
-            assert text(await played.reset(Prompt("p"), 1)).startswith("p 1 ")
+        for order in ("hello", "reward nan"):  # it was played, and it failed
+            await asyncio.gather(asyncio.create_task(episode(order)), return_exceptions=True)
+            async with made.episode() as played:
+                assert text(await played.reset(Prompt("p"), 1)).startswith("p 1 ")
+
+
+FAILURES = (
+    ("raise no such file", "error", r"raised ValueError: no such file \(.*faulty_env.*:\d+\)"),
+    ("fail the mirror is away", "network", "the mirror is away"),
+    ("other", "malformed", "gave dict in the place of an Observation"),
+    ("reward nan", "malformed", "gave the reward nan"),
+)
+"""What an environment is told to do → the kind of the failure, and what its message says."""
 
 
 @BOTH
-@pytest.mark.parametrize(
-    ("order", "kind", "reason"),
-    [
-        ("raise no such file", "error", r"raised ValueError: no such file \(.*faulty_env.*:\d+\)"),
-        ("fail the mirror is away", "network", "the mirror is away"),
-        ("other", "malformed", "gave dict in the place of an Observation"),
-        ("reward nan", "malformed", "gave the reward nan"),
-    ],
-)
 @in_a_loop
-async def test_what_goes_wrong_is_a_failure_with_a_kind(
-    tmp_path: Path, use: str, order: str, kind: str, reason: str
-) -> None:
+async def test_what_goes_wrong_is_a_failure_with_a_kind(tmp_path: Path, use: str) -> None:
     async with pool(tmp_path, use) as made:
-        with pytest.raises(EnvironmentFailed, match=f"environment 'faulty.*' {reason}") as failed:
-            async with made.episode() as played:
-                await played.reset(Prompt("p"), 1)
-                await played.step(Action(order))
-        assert failed.value.kind == kind
-        async with made.episode() as played:  # by a new instance
-            assert text(await played.reset(Prompt("p"), 1)).split()[3] == "1"
+        for order, kind, reason in FAILURES:
+            says = f"environment 'faulty.*' {reason}"
+            with pytest.raises(EnvironmentFailed, match=says) as failed:
+                async with made.episode() as played:
+                    await played.reset(Prompt("p"), 1)
+                    await played.step(Action(order))
+            assert failed.value.kind == kind, order
+            async with made.episode() as played:  # by a new instance
+                assert text(await played.reset(Prompt("p"), 1)).split()[3] == "1", order
 
 
-@pytest.mark.parametrize(
-    ("order", "kind", "reason"),
-    [
-        ("hang", "timeout", r"gave no answer within 0.5 s \(\[workflow\] step_deadline_s\)"),
-        ("exit 3", "crashed", "its worker process ended with exit code 3"),
-        ("crash", "crashed", "its worker process was killed by SIGSEGV"),
-        ("allocate 4000000000", "memory", "has no memory left"),
-        ("object", "malformed", "returned a value that is not JSON"),
-        ("large 20000000", "malformed", "returned an observation of 2000"),
-    ],
+LOSSES = (
+    ("hang", "timeout", r"gave no answer within 0.5 s \(\[workflow\] step_deadline_s\)"),
+    ("exit 3", "crashed", "its worker process ended with exit code 3"),
+    ("crash", "crashed", "its worker process was killed by SIGSEGV"),
+    ("allocate 4000000000", "memory", "has no memory left"),
+    ("object", "malformed", "returned a value that is not JSON"),
+    ("large 20000000", "malformed", "returned an observation of 2000"),
 )
+"""Likewise, where the process is lost."""
+
+
 @in_a_loop
-async def test_a_worker_that_hangs_or_dies_is_replaced(
-    tmp_path: Path, order: str, kind: str, reason: str
-) -> None:
-    async with pool(tmp_path, step_deadline_s=0.5, worker_memory_mb=3000) as made:
-        async with made.episode() as other:
-            await other.reset(Prompt("other"), 1)
+async def test_a_worker_that_hangs_or_dies_is_replaced(tmp_path: Path) -> None:
+    keys = {"step_deadline_s": 0.5, "worker_memory_mb": 3000}
+    async with pool(tmp_path, **keys) as made, made.episode() as other:
+        await other.reset(Prompt("other"), 1)
+        for number, (order, kind, reason) in enumerate(LOSSES, start=1):
             with pytest.raises(EnvironmentFailed, match=reason) as failed:
                 async with made.episode() as played:
                     pid = await pid_of(played)
                     await played.step(Action(order))
-            assert (failed.value.kind, made.replaced) == (kind, 1)
-            assert text(await other.step(Action("still here"))) == "1: still here"
-        await until_gone(pid)
-        async with made.episode() as played:
-            assert await pid_of(played) != pid
+            assert (failed.value.kind, made.replaced) == (kind, number), order
+            assert text(await other.step(Action("still here"))) == f"{number}: still here"
+            await until_gone(pid)
+            async with made.episode() as played:
+                assert await pid_of(played) != pid, order
 
 
 @pytest.mark.slow

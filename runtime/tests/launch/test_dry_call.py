@@ -67,13 +67,15 @@ def test_what_they_do_wrong_is_reported_before_anything_starts(
 
 @pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize(
-    ("workflow", "reward", "said"),
+    ("either_way", "workflow", "reward", "said"),
     [
-        ("Unbuilt", "good", "cannot be built: ValueError: no such role"),
-        ("Misconfigured", "good", "template has no {answer}"),
-        ("Unimported", "good", "raised on prompt '0': ModuleNotFoundError: No module named 'no_such_parser'"),
-        ("Ask", "unimported", "on prompt '0': ModuleNotFoundError: No module named 'no_such_parser'"),
+        ("a fork", "Unbuilt", "good", "cannot be built: ValueError: no such role"),
+        ("a fork", "Misconfigured", "good", "template has no {answer}"),
+        ("a fork", "Unimported", "good", "raised on prompt '0': ModuleNotFoundError: No module named 'no_such_parser'"),
+        ("a fork", "Ask", "unimported", "on prompt '0': ModuleNotFoundError: No module named 'no_such_parser'"),
+        ("a new interpreter", "Unbuilt", "good", "cannot be built: ValueError: no such role"),
     ],
+    indirect=["either_way"],
 )  # fmt: skip
 def test_to_leave_it_out_is_no_advice_where_the_run_would_fail_too(
     table: Table, workflow: str, reward: str, said: str
