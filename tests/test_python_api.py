@@ -10,7 +10,8 @@ import pytest
 
 from astraflow_testing.runs import TABLE_RUN, User
 
-pytestmark = pytest.mark.timeout(300)
+# Their scripts start runs as a notebook does: with one server of imports each.
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("new_interpreters")]
 
 
 def run_script(user: User, script: str) -> tuple[int, str]:
