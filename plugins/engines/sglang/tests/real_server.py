@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from astraflow_plugin_sglang.config import SGLangConfig
+from astraflow_plugin_sglang.server import sglang_server
 from astraflow_serving.child_server import ChildServer
 from astraflow_testing.conformance.engine import Subject, installed
 from astraflow_tiny_model.folder import write_tiny_model
 
 START_S = 600.0
+BY_HAND = [
+    pytest.mark.backend,
+    pytest.mark.timeout(2000),
+    pytest.mark.skipif(
+        not {"SGLANG_SOURCES", "SGLANG_CPU_PYTHON"} <= os.environ.keys(),
+        reason="SGLANG_SOURCES and SGLANG_CPU_PYTHON name no SGLang for CPUs",
+    ),
+]
+ON_CPU = (
+    *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
+    *("--max-total-tokens", "8192", "--sleep-on-idle"),
+)
 
 
 @contextmanager
@@ -34,6 +50,28 @@ def running(child: ChildServer) -> Iterator[str]:
         loop.close()
 
 
+@contextmanager
+def running_on_cpu(model: Path, **keys: Any) -> Iterator[str]:
+    """The URL of a server on ``model`` whose kernels are PyTorch's (``kernels_for_cpu``), started for an engine with ``keys``."""
+    config = SGLangConfig(
+        server_python=os.environ["SGLANG_CPU_PYTHON"],
+        dtype="float32",
+        arguments=ON_CPU,
+        start_deadline_s=START_S,
+        **keys,
+    )
+    kernels = Path(__file__).with_name("kernels_for_cpu")
+    found = filter(
+        None, [*map(str, (kernels, os.environ["SGLANG_SOURCES"])), os.environ.get("PYTHONPATH")]
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SGLANG_USE_CPU_ENGINE", "1")
+        patch.setenv("PYTHONPATH", os.pathsep.join(found))
+        child = sglang_server(config, model, model.with_name("sglang.log"), 0)
+    with running(child) as url:
+        yield url
+
+
 class OnRealServer:
     """The engine at the fixture ``server`` with ``keys``; ``shape`` is of its models."""
 
@@ -47,7 +85,9 @@ class OnRealServer:
 
     @pytest.fixture
     def component(self, server: str) -> Subject:
-        return installed("engine", "sglang", {"url": server, **self.keys})
+        found = installed("engine", "sglang", {"url": server, **self.keys})
+        # The model of this server reads no images (`test_real_server_images_on_cpu.py`).
+        return replace(found, capabilities=found.capabilities - {"images"})
 
     @pytest.fixture
     def model(self, tmp_path: Path) -> Path:

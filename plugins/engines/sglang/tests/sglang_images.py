@@ -1,8 +1,9 @@
-"""Why the engine offers no images with SGLang 0.5.23, and where the sources in its wheel show it; see ``sglang_behaviours``."""
+"""Why the engine brings a class of its own for models that read images with SGLang 0.5.23, and what that depends on: where the
+sources in its wheel show it; see ``sglang_behaviours``."""
 
 from __future__ import annotations
 
-from sglang_behaviours import IO, Cite, cite
+from sglang_behaviours import BATCH, IO, TOKENIZER, Cite, cite
 
 LLAVA = "srt/models/llava.py"
 PROCESSORS = "srt/multimodal/processors"
@@ -37,6 +38,26 @@ REASONS: dict[str, tuple[str, tuple[Cite, ...]]] = {
     "there_are_no_kernels_for_cpus": (
         "whose wrappers the wheel sglang-kernel 0.4.10 has, and none of its libraries",
         (cite("kernels/ops/kvcache/cache_move.py", 5, 10, "is_cpu", "sgl_kernel", "copy_all_layer_kv_cache_cpu"),),
+    ),
+    "classes_from_elsewhere_come_first": (
+        "that of a model by its name, before SGLang's own are imported; that of a processor in the place of its own",
+        (
+            cite("srt/models/registry.py", 102, 104, "self.models.get(first_arch)"),
+            cite("srt/models/registry.py", 154, 157, "SGLANG_EXTERNAL_MODEL_PACKAGE", "models.update"),
+            cite(TOKENIZER, 614, 615, "SGLANG_EXTERNAL_MM_PROCESSOR_PACKAGE", "overwrite=True"),
+            cite("srt/managers/multimodal_processor.py", 36, 41, "overwrite", "arch.__name__"),
+        ),
+    ),
+    "what_a_tower_made_is_kept_by_the_image": (
+        "whatever weights it had, so our class clears that as it loads",
+        (cite("srt/managers/mm_schedule.py", 469, 469, "embedding_cache.get_single(item.hash)"),),
+    ),
+    "places_of_images_are_scored_as_the_last_id": (
+        "an id made of the image is cut to the vocabulary, so the log-prob of the placeholder is asked for beside",
+        (
+            cite(BATCH, 3052, 3054, "multimodal hashes", "clamp_"),
+            cite(IO, 237, 237, "token_ids_logprob"),
+        ),
     ),
 }  # fmt: skip
 """Name → what it is, and where that is shown."""

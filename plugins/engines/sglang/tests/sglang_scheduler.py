@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
+from sglang_pictures import PicturedSequence, decoder_of
 
 from astraflow_core.types import Sampling
 from astraflow_testing.tiny_decoder import DecodedSequence as Decoded
-from astraflow_testing.tiny_decoder import Drawn, TinyDecoder
+from astraflow_testing.tiny_decoder import Drawn
 
 ABORTED = {
     "type": "abort",
@@ -29,15 +30,18 @@ QUEUED = {"type": "abort", "message": "aborted in the queue"}
 
 @dataclass(eq=False)
 class Req:
-    """A request that reached the scheduler. ``swaps``: the version before each swap, and the tokens at that time."""
+    """A request that reached the scheduler. ``swaps``: the version before each swap, and the tokens at that time. The log-probs
+    of the id ``asked`` are wanted at each place of the prompt."""
 
     rid: str
     decoded: Decoded
     sampling: Sampling
     stops: set[int]
     scored: bool
+    asked: int | None = None
     entries: list[list[Any]] = field(default_factory=list)
     inputs: list[list[Any]] = field(default_factory=list)
+    of_asked: list[list[list[Any]] | None] = field(default_factory=list)
     swaps: list[tuple[str, int]] = field(default_factory=list)
     to_finish: dict[str, Any] | None = None
     finish: dict[str, Any] | None = None
@@ -61,6 +65,7 @@ class Output:
     rid: str
     entries: list[list[Any]]
     inputs: list[list[Any]]
+    of_asked: list[list[list[Any]] | None]
     finish: dict[str, Any] | None
     spans: list[dict[str, Any]] | None
 
@@ -78,7 +83,7 @@ class Scheduler:
     def __init__(
         self, model: Path, send: Callable[[Output], None], overlap: bool, radix: bool
     ) -> None:
-        self.decoder = TinyDecoder(model)
+        self.decoder = decoder_of(model)
         self.eos = self.decoder.config["eos_token_id"]
         self.weights = load_file(model / "model.safetensors")
         self.version = "default"
@@ -162,6 +167,10 @@ class Scheduler:
             scores = [None, *req.decoded.scores()]
             given = zip(scores, req.decoded.tokens, strict=True)
             req.inputs = [[score, token, None] for score, token in given]
+            if req.asked is not None:
+                assert isinstance(req.decoded, PicturedSequence)
+                scores = [float(row[req.asked]) for row in req.decoded.logprobs()[:-1]]
+                req.of_asked = [None, *([[score, req.asked, None]] for score in scores)]
         return req.decoded.next(req.sampling)
 
     def _process(self, batch: Sequence[Req], drawn: Sequence[Drawn]) -> None:
@@ -180,7 +189,7 @@ class Scheduler:
 
     def _output(self, req: Req, finish: dict[str, Any] | None) -> None:
         spans = None if finish is None else req.spans(self.version)
-        self._send(Output(req.rid, list(req.entries), req.inputs, finish, spans))
+        self._send(Output(req.rid, list(req.entries), req.inputs, req.of_asked, finish, spans))
 
     def _live(self) -> Iterable[Req]:
         return dict.fromkeys([*self.running, *self._last, *self.waiting])

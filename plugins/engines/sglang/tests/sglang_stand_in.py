@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from aiohttp import web
+from sglang_pictures import sequence_of
 from sglang_scheduler import Output, Refused, Req, Scheduler
 from sglang_updates import Updates
 
@@ -37,7 +38,7 @@ FIELDS = {
     "/generate": {
         "text", "input_ids", "rid", "sampling_params", "return_logprob", "logprob_start_len",
         "top_logprobs_num", "token_ids_logprob", "return_text_in_logprobs", "return_sampling_mask",
-        "stream",
+        "stream", "image_data",
         # What sglang-router 0.3.2 fills in. By its published schema SGLang passes over what it does not know.
         "model", "background", "log_metrics", "no_logs", "return_bytes", "return_entropy",
         "return_hidden_states",
@@ -86,7 +87,7 @@ class RequestError(Exception):
 def positions_of(model: Path) -> int:
     """Those of the model in a folder."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    return int(config["max_position_embeddings"])
+    return int(config.get("text_config", config)["max_position_embeddings"])
 
 
 class SGLangStandIn:
@@ -379,8 +380,9 @@ class SGLangStandIn:
             min_p=given.get("min_p", 0.0),
         )
         stops = set() if given.get("ignore_eos") else {self.scheduler.eos, *given["stop_token_ids"]}
-        decoded = self.scheduler.decoder.sequence(body["input_ids"])
-        return Req(body["rid"], decoded, sampling, stops, body.get("logprob_start_len") == 0)
+        decoded = sequence_of(self.scheduler.decoder, body)
+        (asked,) = body.get("token_ids_logprob") or (None,)
+        return Req(body["rid"], decoded, sampling, stops, body.get("logprob_start_len") == 0, asked)
 
     def _written(self, entry: tuple[float | None, int, None]) -> tuple[float | None, int, None]:
         last = int(self.scheduler.decoder.config["vocab_size"]) - 1
@@ -397,6 +399,7 @@ class SGLangStandIn:
             "weight_version": self.version,
             "completion_tokens": len(output.entries),
             "input_token_logprobs": [self._written(entry) for entry in output.inputs],
+            "input_token_ids_logprobs": output.of_asked,
             "output_token_logprobs": output.entries,
             "output_token_logprobs_length": len(output.entries),
         }

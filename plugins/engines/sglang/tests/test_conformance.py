@@ -4,12 +4,14 @@ pause; `test_gpu.py` runs it against the real server."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sglang_recomputed import recomputed
 
+from astraflow_testing.conformance._models.images.engine_image_tests import EngineImageTests
 from astraflow_testing.conformance.engine import (
     EngineConformance,
     Reference,
@@ -20,6 +22,12 @@ from astraflow_testing.conformance.manifest import ManifestConformance
 
 pytestmark = pytest.mark.timeout(120)
 RETRACT = ("--skip-tokenizer-init",)
+
+
+def engine(**keys: Any) -> Subject:
+    """For the model of the suite, which reads no images."""
+    found = installed("engine", "sglang", keys)
+    return replace(found, capabilities=found.capabilities - {"images"})
 
 
 class OnStandIn:
@@ -35,7 +43,7 @@ class TestManifest(ManifestConformance):
 class TestSGLangOnAProtocolStandIn(OnStandIn, EngineConformance):
     @pytest.fixture
     def component(self, serving: Callable[..., Any], model: Path) -> Subject:
-        return installed("engine", "sglang", {"url": serving(model).url})
+        return engine(url=serving(model).url)
 
 
 class TestSGLangRetractingOnAProtocolStandIn(OnStandIn, EngineConformance):
@@ -43,8 +51,7 @@ class TestSGLangRetractingOnAProtocolStandIn(OnStandIn, EngineConformance):
 
     @pytest.fixture
     def component(self, serving: Callable[..., Any], model: Path) -> Subject:
-        keys = {"url": serving(model, RETRACT).url, "keep": "retract"}
-        return installed("engine", "sglang", keys)
+        return engine(url=serving(model, RETRACT).url, keep="retract")
 
     @pytest.fixture
     def reference(self, model: Path) -> Reference:
@@ -61,7 +68,7 @@ class TestSGLangByTensorsOnAProtocolStandIn(OnStandIn, EngineConformance):
         from astraflow_plugin_sglang import sharing
 
         monkeypatch.setattr(sharing, "gpu", lambda: torch.device("cpu"))
-        return installed("engine", "sglang", {"url": serving(model).url, "update": "tensor"})
+        return engine(url=serving(model).url, update="tensor")
 
 
 @pytest.mark.slow
@@ -69,4 +76,15 @@ class TestSGLangByBroadcastOnAProtocolStandIn(OnStandIn, EngineConformance):
     @pytest.fixture
     def component(self, serving: Callable[..., Any], model: Path) -> Subject:
         pytest.importorskip("torch")
-        return installed("engine", "sglang", {"url": serving(model).url, "update": "distributed"})
+        return engine(url=serving(model).url, update="distributed")
+
+
+@pytest.mark.slow
+class TestSGLangImagesOnAProtocolStandIn(OnStandIn, EngineImageTests):
+    """What the suite demands of images, of a server whose model reads them."""
+
+    tolerance = EngineConformance.tolerance
+
+    @pytest.fixture
+    def component(self, serving: Callable[..., Any], picture_model: Path) -> Subject:
+        return installed("engine", "sglang", {"url": serving(picture_model).url})

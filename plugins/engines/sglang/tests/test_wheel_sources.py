@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import base64
 import importlib.util
 import json
 import os
@@ -17,7 +16,8 @@ from sglang_images import REASONS, TOWERS
 
 from astraflow_core.types import GenerateRequest, Sampling
 from astraflow_plugin_sglang.generation import body_of, body_of_score, read
-from astraflow_testing.images.pictures import picture
+from astraflow_testing.images.pictures import picture, prompt, write_picture_model
+from astraflow_wire.images.model import ImageModel
 
 SOURCES = Path(os.environ.get("SGLANG_SOURCES", ""), "sglang")
 
@@ -75,14 +75,21 @@ def test_an_answer_by_the_contract_is_read(schema: ModuleType) -> None:
     assert found.finish_reason is not None and found.finish_reason.type == "length"
 
 
-def test_the_contract_has_images_beside_token_ids(schema: ModuleType) -> None:
-    image = "data:image/png;base64," + base64.b64encode(picture(1)).decode()
-    sent = {"input_ids": [5, 27, 6], "image_data": [image, image]}
-    kept = schema.GenerateRequest.from_json_value(sent).to_json_value()
-    assert (kept["input_ids"], kept["image_data"]) == (sent["input_ids"], sent["image_data"])
+def test_our_requests_with_images_keep_the_contract(schema: ModuleType, tmp_path: Path) -> None:
+    model = ImageModel.of(write_picture_model(tmp_path / "model"))
+    tokens, images = prompt(model, [5], picture(1), picture(2), [6])
+    request = GenerateRequest("a", tokens, Sampling(3), images=images)
+    for body in (body_of("a", request), body_of_score("b", tokens, images, model.token)):
+        kept = schema.GenerateRequest.from_json_value(json.loads(json.dumps(body))).to_json_value()
+        for key in ("input_ids", "image_data", "token_ids_logprob"):
+            assert kept.get(key) == body.get(key)
+    meta = {"input_token_logprobs": [], "input_token_ids_logprobs": [None, [[-0.5, 27, None]]]}
+    answer = schema.GenerateResponse.from_json_value({"output_ids": [], "meta_info": meta})
+    found = read(json.dumps(answer.to_json_value()).encode()).input_token_ids_logprobs
+    assert found == [None, [(-0.5, 27, None)]]
 
 
-def test_the_sources_show_why_there_are_no_images() -> None:
+def test_the_sources_show_why_images_need_a_class_of_ours() -> None:
     missing = []
     for name, (_, cites) in REASONS.items():
         for where in cites:

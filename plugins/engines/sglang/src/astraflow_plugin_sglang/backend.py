@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from astraflow_core.errors import AstraFlowError, DeadlineExceeded, PreflightError, WeightsError
 from astraflow_core.protocols.engine import PauseMode
-from astraflow_core.types import GenerateResult
+from astraflow_core.types import GenerateResult, Images
 from astraflow_plugin_sglang import demands, generation
 from astraflow_plugin_sglang.config import SGLangConfig
 from astraflow_plugin_sglang.following import Following
+from astraflow_plugin_sglang.images import ImageFiles
 from astraflow_plugin_sglang.routes import ROUTES, server_info
 from astraflow_plugin_sglang.server import LABEL
 from astraflow_plugin_sglang.updates import FromDisk, ServerUpdate, end_session
@@ -30,7 +31,9 @@ WRITTEN_FOR = "0.5.23"
 class SGLangBackend(ServerBackend):
     """Follows each answer token by token, so it knows itself what was sampled."""
 
-    def __init__(self, server: ModelServer, config: SGLangConfig, folder: ModelFolder) -> None:
+    def __init__(
+        self, server: ModelServer, config: SGLangConfig, folder: ModelFolder, images: ImageFiles
+    ) -> None:
         others = [url for url in config.urls if config.router is not None and url != server.url]
         super().__init__(
             "sglang",
@@ -43,6 +46,7 @@ class SGLangBackend(ServerBackend):
             config.router,
             others,
         )
+        self.images = images
         self._keep = config.keep
         self._flush_s = config.control_deadline_s / 2
         self._update: ServerUpdate = _update_of(self.client, config, folder)
@@ -116,7 +120,18 @@ class SGLangBackend(ServerBackend):
         self, identifier: str, tokens: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.float32]:
         """Raw log-probs of ``tokens``."""
-        body = generation.body_of_score(identifier, tokens)
+        return await self._ask_score(identifier, tokens, ())
+
+    async def score_images(
+        self, identifier: str, tokens: npt.NDArray[np.int32], images: Images
+    ) -> npt.NDArray[np.float32]:
+        """As :meth:`score`, of tokens with images."""
+        return await self.while_it_lasts(self._ask_score(identifier, tokens, images))
+
+    async def _ask_score(
+        self, identifier: str, tokens: npt.NDArray[np.int32], images: Images
+    ) -> npt.NDArray[np.float32]:
+        body = generation.body_of_score(identifier, tokens, images, self.images.token)
         with self._following(identifier) as following:
             try:
                 answer = await self.client.ask(generation.PATH, body)
@@ -126,7 +141,7 @@ class SGLangBackend(ServerBackend):
                 if not following.was_left():
                     raise
                 raise AstraFlowError("a score was aborted before it ended") from None
-        return generation.read_scores(answer, tokens, self.vocabulary)
+        return generation.read_scores(answer, tokens, self.vocabulary, images)
 
     @contextlib.contextmanager
     def _following(self, identifier: str) -> Iterator[Following]:

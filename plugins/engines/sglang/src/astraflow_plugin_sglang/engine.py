@@ -5,11 +5,21 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from astraflow_core.errors import DeadlineExceeded, PreflightError
-from astraflow_core.types import ComponentContext, LogprobSemantics
+from astraflow_core.types import (
+    ComponentContext,
+    GenerateRequest,
+    GenerateResult,
+    Images,
+    LogprobSemantics,
+)
 from astraflow_plugin_sglang.backend import SGLangBackend
 from astraflow_plugin_sglang.config import SGLangConfig
 from astraflow_plugin_sglang.generation import SEMANTICS
+from astraflow_plugin_sglang.images import ImageFiles
 from astraflow_plugin_sglang.server import LABEL, sglang_server
 from astraflow_serving.child_server import AttachedServer
 from astraflow_serving.engine import DeskEngine
@@ -36,9 +46,10 @@ class SGLangEngine(DeskEngine[SGLangBackend]):
         """Start a server on ``model``, or join the one of ``url``; then load ``model`` there as version 0."""
         self._check_idle()
         folder = await asyncio.to_thread(ModelFolder.read, model)
+        images = await asyncio.to_thread(ImageFiles, model)
         server = self._server(model)
         await server.start()
-        backend = SGLangBackend(server, self._config, folder)
+        backend = SGLangBackend(server, self._config, folder, images)
         try:
             await backend.begin()
         except (ServerSilent, ServerRefused, DeadlineExceeded) as error:
@@ -52,6 +63,19 @@ class SGLangEngine(DeskEngine[SGLangBackend]):
             await backend.close()
             raise
         self._backend = backend
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        """Sample one sequence; images that cannot be read are refused before it waits."""
+        await self._running.images.check(request.prompt, request.images)
+        return await super().generate(request)
+
+    async def score_images(
+        self, tokens: npt.NDArray[np.int32], images: Images
+    ) -> npt.NDArray[np.float32]:
+        """As :meth:`score`, of tokens with images."""
+        backend = self._running
+        await backend.images.check(tokens, images)
+        return await self._scored(tokens, lambda name: backend.score_images(name, tokens, images))
 
     def _server(self, model: Path) -> ModelServer:
         if self._config.url is not None:

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow_core.errors import AstraFlowError
-from astraflow_core.types import GenerateRequest, GenerateResult, LogprobSemantics
+from astraflow_core.types import GenerateRequest, GenerateResult, Images, LogprobSemantics
 from astraflow_core.types.generation import FinishReason
+from astraflow_plugin_sglang.images import image_data
 from astraflow_serving.http import ServerRefused
 from astraflow_serving.tokens import TokenId, first_stop, long_stops, single_stops
 from astraflow_wire.decoding import UNDECODABLE
@@ -40,6 +41,7 @@ class _Meta(msgspec.Struct):
     finish_reason: _Finish | None = None
     output_token_logprobs: list[_Entry] = []
     input_token_logprobs: list[_Entry] = []
+    input_token_ids_logprobs: list[list[_Entry] | None] = []
     weight_version: str | None = None
     weight_versions: list[_Span] = []
 
@@ -99,7 +101,12 @@ def body_of(identifier: str, request: GenerateRequest) -> dict[str, Any]:
         },
         "return_logprob": True,
         "stream": True,
+        **_seen(request.images),
     }
+
+
+def _seen(images: Images) -> dict[str, Any]:
+    return {"image_data": image_data(images)} if images else {}
 
 
 class SampledStream:
@@ -207,23 +214,32 @@ class SampledStream:
         raise AstraFlowError(f"SGLang ended a request with finish_reason {said!r}")
 
 
-def body_of_score(identifier: str, tokens: npt.NDArray[np.int32]) -> dict[str, Any]:
-    """A request for the log-probs of ``tokens``; it samples one more token, which is discarded."""
+def body_of_score(
+    identifier: str,
+    tokens: npt.NDArray[np.int32],
+    images: Images = (),
+    placeholder: int | None = None,
+) -> dict[str, Any]:
+    """A request for the log-probs of ``tokens``; it samples one more token, which is discarded. Where ``images`` are SGLang scores
+    an id that it made of the image, so the log-prob of the ``placeholder`` is asked for everywhere."""
+    more = {**_seen(images), "token_ids_logprob": [placeholder]} if images else {}
     return {
         "input_ids": tokens.tolist(),
         "rid": identifier,
         "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True},
         "return_logprob": True,
         "logprob_start_len": 0,
+        **more,
     }
 
 
 def read_scores(
-    answer: bytes, tokens: npt.NDArray[np.int32], vocabulary: int
+    answer: bytes, tokens: npt.NDArray[np.int32], vocabulary: int, images: Images = ()
 ) -> npt.NDArray[np.float32]:
     """Raw log-prob of each token given those before it: float32 ``[T]``, the first is 0. SGLang writes 0 for the last id of
     the vocabulary there, and the log-prob is right."""
-    found = read(answer).input_token_logprobs
+    meta = read(answer)
+    found = _with_placeholders(meta, images) if images else meta.input_token_logprobs
 
     def written(token: int) -> int:
         return token if token < vocabulary - 1 else 0
@@ -233,3 +249,16 @@ def read_scores(
     scores = np.array([logprob or 0.0 for logprob, _, _ in found], dtype=np.float32)
     scores[:1] = 0
     return scores
+
+
+def _with_placeholders(meta: _Meta, images: Images) -> list[_Entry]:
+    found, asked = list(meta.input_token_logprobs), meta.input_token_ids_logprobs
+    if len(asked) != len(found) or max(image.end for image in images) > len(found):
+        raise AstraFlowError(
+            f"SGLang scored {len(found)} tokens and the placeholder at {len(asked)}; expected both everywhere"
+        )
+    for image in images:
+        for place in range(image.start, image.end):
+            if given := asked[place]:  # the first token is given nothing
+                found[place] = given[0]
+    return found

@@ -20,6 +20,7 @@ def astraflow_engines() -> list[Component]:
             capabilities=frozenset(
                 {
                     "score",
+                    "images",
                     "pause.keep",
                     "pause.wait",
                     "pause.abort",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from astraflow_plugin_sglang.config import SGLangConfig
 from astraflow_plugin_sglang.demands import demands
+from astraflow_plugin_sglang.images import server_variables
 from astraflow_serving.child_server import ChildServer, free_port
 
 LABEL = "SGLang"
@@ -59,7 +60,7 @@ def sglang_server(config: SGLangConfig, model: Path, log_file: Path, seed: int) 
     if config.memory_fraction is not None:
         command += ["--mem-fraction-static", str(config.memory_fraction)]
     command += config.arguments
-    own = {**os.environ, **QUIET_HEALTH}
+    own = {**os.environ, **server_variables(model, os.environ), **QUIET_HEALTH}
     own.setdefault("HF_HUB_OFFLINE", "1")
     own.pop("SGLANG_RETURN_ORIGINAL_LOGPROB", None)  # with it they are not what SEMANTICS says
     url = f"http://127.0.0.1:{port}"

@@ -1,0 +1,1 @@
+"""Classes of models, for ``SGLANG_EXTERNAL_MODEL_PACKAGE``."""

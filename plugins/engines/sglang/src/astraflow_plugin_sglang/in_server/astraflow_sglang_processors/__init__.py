@@ -1,0 +1,1 @@
+"""Classes that prepare images, for ``SGLANG_EXTERNAL_MM_PROCESSOR_PACKAGE``."""
