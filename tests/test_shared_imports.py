@@ -1,4 +1,4 @@
-"""Trainers, RaaS and engine hosts of a local run are forked from a process that has imported; the run is as ever otherwise."""
+"""The processes of a local run are forked from a process that has imported; the run is as ever otherwise."""
 
 from __future__ import annotations
 
@@ -73,9 +73,17 @@ def test_processes_are_forks_and_children_of_those_that_need_them(user: User) ->
     trainer, raas = the(user, "trainer"), the(user, "raas")
     host = the(user, "astraflow_engine_host.main")
     servers = {p.parent: p.pid for p in processes(user) if SERVER in p.words}
-    assert trainer.parent == raas.parent == launcher.pid and host.parent == raas.pid
+    dataflow = the(user, "dataflow")
+    assert trainer.parent == raas.parent == dataflow.parent == launcher.pid
+    assert host.parent == raas.pid
     assert set(servers) == {launcher.pid, raas.pid}
     assert servers[launcher.pid] in importers(user) and trainer.pid not in importers(user)
+
+    os.kill(dataflow.pid, signal.SIGKILL)
+    user.wait_for(
+        lambda: {p.pid for p in processes(user) if "dataflow" in p.words} - {dataflow.pid}
+    )
+    assert the(user, "dataflow").parent == launcher.pid
 
     os.kill(raas.pid, signal.SIGKILL)
     user.wait_for(
@@ -88,7 +96,7 @@ def test_processes_are_forks_and_children_of_those_that_need_them(user: User) ->
     os.kill(the(user, "raas").pid, signal.SIGKILL)
     ended = user.end(launcher, 90)
     assert ended.exit_code == 0, ended.text
-    assert ended.summary["steps"] == 60 and ended.summary["restarts"] == 2
+    assert ended.summary["steps"] == 60 and ended.summary["restarts"] == 3
     assert ended.summary["lost"] == ended.summary["duplicated"] == 0
     assert (directory / "logs" / "imports.log").read_text() == ""
     assert user.left_running() == []

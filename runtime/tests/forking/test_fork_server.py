@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from astraflow_core.errors import UserError
 from astraflow_runtime.forking.becoming import ROOM, ModuleProcess
 from astraflow_runtime.forking.client import CHOICE, OWN, ModuleForks, is_possible
 from astraflow_runtime.forking.server import MOST_BYTES
+from astraflow_testing.runs import TABLE_RUN
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -156,3 +158,27 @@ def test_a_process_with_a_device_or_a_thread_forks_nothing(tmp_path: Path) -> No
         check=True,
     )
     assert done.stdout == "True\nFalse\nFalse\n"
+
+
+@pytest.mark.slow
+def test_the_first_process_waits_for_no_imports_of_others(tmp_path: Path) -> None:
+    gate, config = tmp_path / "gate", tmp_path / "config.toml"
+    os.mkfifo(gate)
+    (tmp_path / "gated.py").write_text(f"open({str(gate)!r}).read()\n")
+    (tmp_path / "collects.py").write_text("import gc, sys\nsys.exit(0 if gc.isenabled() else 3)\n")
+    config.write_text(TABLE_RUN)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    words = [sys.executable, "-m", "collects"]
+    asked = ModuleProcess(words, str(tmp_path), environment, True, True)
+    with (tmp_path / "log").open("wb") as log:
+        forks = ModuleForks.started(config, ["gated"], environment, log)
+    try:
+        for _ in range(2):
+            pid = forks.start(asked, (-1, -1, -1))
+            assert pid is not None, (tmp_path / "log").read_text()
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            if gate.exists():
+                gate.open("w").close()  # waits until it is read
+                gate.unlink()
+    finally:
+        forks.close()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 import xxhash
@@ -35,12 +36,9 @@ class Digits:
             raise PromptError(f"prompt source 'digits' needs size with digits = {config.digits}")
         if config.digits > _MOST_ENUMERATED and wanted is not None and wanted > _MOST_DRAWN:
             raise PromptError(f"prompt source 'digits': size {wanted} is above {_MOST_DRAWN}")
-        self._strings: list[str] = []
-        for text in _in_order(config.digits, config.seed):
-            if held_out(text) == (config.split == "held_out"):
-                self._strings.append(text)
-                if len(self._strings) == wanted:
-                    break
+        out = config.split == "held_out"
+        texts = (text for text in _in_order(config.digits, config.seed) if held_out(text) == out)
+        self._strings = list(islice(texts, wanted))
         if not self._strings or (wanted is not None and len(self._strings) < wanted):
             raise PromptError(
                 f"prompt source 'digits': split {config.split!r} of digits = {config.digits} has "
@@ -83,12 +81,14 @@ def _in_order(digits: int, seed: int) -> Iterator[str]:
     generator = np.random.default_rng([seed, digits])
     count = 10**digits
     if digits <= _MOST_ENUMERATED:
-        for number in generator.permutation(count).tolist():
-            yield f"{number:0{digits}}"
-        return
+        return map(f"{{:0{digits}}}".format, generator.permutation(count).tolist())
+    return map(f"{{:0{digits}}}".format, _without_end(generator, count))
+
+
+def _without_end(generator: np.random.Generator, count: int) -> Iterator[int]:
     seen: set[int] = set()
     while True:
         for number in generator.integers(0, count, 4096).tolist():
             if number not in seen:
                 seen.add(number)
-                yield f"{number:0{digits}}"
+                yield number

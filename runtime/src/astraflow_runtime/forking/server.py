@@ -2,7 +2,8 @@
 
 ``python -m astraflow_runtime.forking.server DESCRIPTOR ROOM CONFIG MODULE…`` imports these modules and those of the engines, trainers
 and other components in the configuration. It has one thread then, has run no operation of a deep learning framework and opened
-no GPU, which is what these ask of a process that forks; else it ends, and processes are started. The other end of the socket asks for processes, which become its children.
+no GPU, which is what these ask of a process that forks; else it ends, and processes are started. The other end of the socket asks for
+processes, which become its children. The first one, a dataflow, is forked before the imports that only the others need.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -19,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from astraflow_core.component import Kind
+from astraflow_core.config.load import LoadedConfig
 from astraflow_core.config.tables import component_tables
 from astraflow_runtime.config.loading import load_config
 from astraflow_runtime.forking.becoming import (
@@ -38,15 +41,19 @@ MOST_BYTES = 1 << 17
 OF_PROCESSES = frozenset(
     {Kind.ENGINE, Kind.TRAINER, Kind.ALGORITHM, Kind.TRANSPORT, Kind.WORKFLOW, Kind.REWARD}
 )
+FIRST_S = 1.0
+"""How long the first process is waited for: it is usually asked for long before these imports are done."""
+_OF_DATAFLOW = ("astraflow_runtime.dataflow.main", "uvicorn.protocols.http.auto", "encodings.idna")
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 PRELOAD = "preload"
 """A module of an engine or a trainer may have this function of a model's folder: it imports what only that model needs, starts no
 thread and touches no device."""
 
 
-def serve(channel: socket.socket) -> None:
-    """Fork what is asked for, until the other end is closed."""
-    while True:
+def serve(channel: socket.socket, most: int | None = None) -> None:
+    """Fork what is asked for, until the other end is closed, or ``most`` processes."""
+    while most is None or most > 0:
+        most = None if most is None else most - 1
         message, descriptors, _, _ = socket.recv_fds(channel, MOST_BYTES, 3)
         if not message:
             return
@@ -71,12 +78,18 @@ def serve(channel: socket.socket) -> None:
             os.close(fd)
 
 
-def import_for(file: str, modules: Sequence[str]) -> None:
+def import_for_dataflow(file: str) -> LoadedConfig:
+    """Import what a dataflow does, and find the plugins of a configuration."""
+    for module in _OF_DATAFLOW:
+        importlib.import_module(module)
+    return load_config(file, workflow_given=True)
+
+
+def import_for_others(loaded: LoadedConfig, modules: Sequence[str]) -> None:
     """Import ``modules``, and those of the components in a configuration. A component that cannot be imported is left to the process that
     needs it, which says so."""
     for module in modules:
         importlib.import_module(module)
-    loaded = load_config(file, workflow_given=True)
     config = resolve_models(loaded.config, ModelResolver(loaded.catalog))
     for place in component_tables(config):
         if place.kind not in OF_PROCESSES:
@@ -116,7 +129,12 @@ def main() -> None:
     show_in_proc([sys.executable, "-m", MODULE, config], os.environ)
     channel = socket.socket(fileno=descriptor)
     with freeze_gc_after_startup():
-        import_for(config, modules)
+        loaded = import_for_dataflow(config)
+    note_what_is_imported()
+    if may_fork() and select.select([channel], (), (), FIRST_S)[0]:
+        serve(channel, most=1)
+    with freeze_gc_after_startup():
+        import_for_others(loaded, modules)
     note_what_is_imported()
     if may_fork():
         serve(channel)

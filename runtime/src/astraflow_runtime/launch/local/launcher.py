@@ -38,8 +38,8 @@ _IMPORTED = (
     "uvicorn.protocols.http.auto",
 )
 """What trainers, RaaS and engine hosts import at their start or a little later."""
-_FORKED = ("raas", "trainer")
-"""Roles with many imports. The dataflow is ready before others have finished theirs."""
+_HEAVY = ("raas", "trainer")
+"""Roles with many imports."""
 
 
 @dataclass
@@ -71,8 +71,8 @@ class _Child:
 
 
 class LocalLauncher:
-    """Starts each process in its own session, so that a terminal's Ctrl-C reaches the launcher only; on Linux trainers and
-    RaaS are forked from a server that has imported what they need, where that is possible.
+    """Starts each process in its own session, so that a terminal's Ctrl-C reaches the launcher only; on Linux they are forked from a
+    server that has imported what they need, where that is possible.
 
     Output is appended to the log of the spec. On Linux the kernel kills the processes if the thread that
     started them dies; elsewhere the services watch for it.
@@ -99,7 +99,7 @@ class LocalLauncher:
             self._threads = threads_each(specs, self._policies, usable_cores())
         else:
             self._threads = self._config.threads
-        heavy = [spec for spec in specs if spec.role in _FORKED]
+        heavy = [spec for spec in specs if spec.role in _HEAVY]
         config = self._directory / "config.toml"
         if self._forks is None and heavy and is_possible() and config.exists():
             self._forks = self._fork_server(config, heavy[0])
@@ -119,7 +119,11 @@ class LocalLauncher:
             if before is not None and not before.reap():
                 raise ValueError(f"process {spec.name!r} is still running")
             with when_room(lambda: _open_log(spec.log), spec.log) as log:
-                child = self._forked(spec, log) or self._started(spec, log)
+                forked = None
+                # One that is restarted would have what others import in its memory, for nothing.
+                if spec.role in _HEAVY or before is None:
+                    forked = self._forked(spec, log)
+                child = forked or self._started(spec, log)
             if before is not None:
                 child.restarts, child.cpu_s = before.restarts + 1, before.cpu_s
             self._children[spec.name] = child
@@ -127,9 +131,7 @@ class LocalLauncher:
     def _forked(self, spec: ProcessSpec, log: BinaryIO) -> _Child | None:
         """Fork the process from one that has imported what it needs; None if that is not possible."""
         environment = self._environment(spec)
-        if self._forks is None or spec.role not in _FORKED:
-            return None
-        if not self._forks.can_fork(spec.argv, environment):
+        if self._forks is None or not self._forks.can_fork(spec.argv, environment):
             return None
         asked = ModuleProcess(
             list(spec.argv), os.getcwd(), environment, new_session=True, dies_with_parent=True
