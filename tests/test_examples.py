@@ -212,6 +212,7 @@ def test_a_team_trains_for_a_few_steps(user: User, name: str) -> None:
 )
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("heavy_imports")
 def test_two_ranks_train_for_a_few_steps(user: User) -> None:
     overrides = ["run.steps=4", "policies.solver.batch_sequences=64", "eval.sets.held_out.size=8"]
     arguments = [part for override in overrides for part in ("--set", override)]
