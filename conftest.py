@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     starts_workers = session.config.getoption("numprocesses", None)
     if session.config.getoption("pure") and not starts_workers:
-        sys.addaudithook(_pure)
+        forks_workers = session.config.getoption("forked_workers")
+        sys.addaudithook(partial(_pure, os.getpid() if forks_workers else 0))
 
 
 @pytest.fixture(scope="session")
@@ -160,9 +162,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("out of time: this machine is too slow for all heavy tests")
 
 
-def _pure(event: str, arguments: tuple[Any, ...]) -> None:
-    """What a file does not say that it imports, such as the process that a fixture starts."""
-    if event in STARTS or (event == "import" and arguments[0] in HEAVY):
+def _pure(forks: int, event: str, arguments: tuple[Any, ...]) -> None:
+    """What a file does not say that it imports, such as the process that a fixture starts. The process ``forks`` is not a
+    test's, and forks the workers."""
+    if (event in STARTS and os.getpid() != forks) or (event == "import" and arguments[0] in HEAVY):
         pytest.skip(
             " ".join(["not pure:", event, *map(str, arguments[:1])]), allow_module_level=True
         )

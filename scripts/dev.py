@@ -209,7 +209,7 @@ def fast(args: list[str]) -> int:
     import selection
 
     setup("test")
-    return _pytest(tiers.LIGHT, *tiers.WORKERS, "--pure", *args, *selection.pure_files())
+    return _pytest(tiers.LIGHT, *tiers.LIGHT_WORKERS, "--pure", *args, *selection.pure_files())
 
 
 def explore(args: list[str]) -> int:
