@@ -16,7 +16,18 @@ from agent_clients.players import TEMPLATES, Player, Says, output_of, player, sa
 
 from astraflow_gateway.server import Gateway
 
-pytestmark = [pytest.mark.backend, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.backend,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.turns(
+        "libs/gateway/src/**/*.py",
+        "contrib/agent/src/**/*.py",
+        "tests/agent_clients/*.py",
+        "tests/agent_clients/requirements.txt",
+        unit="agent clients",
+    ),
+]
 
 FOLDER = Path(__file__).parent / "agent_clients"
 ANSWER = "It is 23."

@@ -19,7 +19,17 @@ from astraflow_gateway.capture.graph import Call
 from astraflow_gateway.server import Gateway
 from astraflow_testing.scripted_policies import Answer, Truncated
 
-pytestmark = [pytest.mark.backend, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.backend,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.turns(
+        "libs/gateway/src/**/*.py",
+        "tests/agent_clients/*.py",
+        "tests/agent_clients/oracles.txt",
+        unit="capture oracles",
+    ),
+]
 
 SCRIPT = Path(__file__).parent / "agent_clients" / "oracles.py"
 SPECIALS = (

@@ -15,7 +15,17 @@ from agent_clients.players import TEMPLATE, TEMPLATES, Player, output_of, player
 
 from astraflow_gateway.server import Gateway
 
-pytestmark = [pytest.mark.backend, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.backend,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.turns(
+        "libs/gateway/src/**/*.py",
+        "contrib/agent/src/**/*.py",
+        "tests/agent_clients/*.py",
+        unit="coding agents",
+    ),
+]
 
 ANSWER = "It is 23."
 QUESTION = "What is in number.txt?"

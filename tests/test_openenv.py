@@ -19,7 +19,19 @@ from astraflow_core.types import Action, FunctionCall, Prompt
 from astraflow_testing.conformance.subject import context
 from astraflow_testing.runs import User
 
-pytestmark = [pytest.mark.backend, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.backend,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.turns(
+        "contrib/openenv/src/**/*.py",
+        "libs/environments/src/**/*.py",
+        "examples/openenv*",
+        "tests/agent_clients/environment.py",
+        "tests/agent_clients/openenv_server.txt",
+        unit="openenv",
+    ),
+]
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"

@@ -23,6 +23,14 @@ pytestmark = [
     pytest.mark.backend,
     pytest.mark.slow,
     pytest.mark.timeout(600),
+    pytest.mark.turns(
+        "contrib/textworld/src/**/*.py",
+        "libs/environments/src/**/*.py",
+        "testing/src/astraflow_testing/conformance/environment.py",
+        "tests/agent_clients/environment.py",
+        "tests/agent_clients/textworld.txt",
+        unit="textworld",
+    ),
     # Its category is a class of jericho, which a process that collects warnings of workers cannot import.
     pytest.mark.filterwarnings("ignore:Game .* is not fully supported"),
 ]

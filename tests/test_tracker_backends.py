@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 from agent_clients.environment import interpreter_with
 
 pytestmark = [pytest.mark.backend, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -15,13 +16,26 @@ ROOT = Path(__file__).resolve().parent.parent
 HERE = Path(__file__).parent / "tracker_backends"
 
 
+def of(tracker: str, requirements: str) -> ParameterSet:
+    """What a test is about. Those of one interpreter take turns together."""
+    about = pytest.mark.turns(
+        f"contrib/trackers/{tracker}/src/**/*.py",
+        "libs/trackers/src/**/*.py",
+        "testing/src/astraflow_testing/conformance/tracker.py",
+        "tests/agent_clients/environment.py",
+        "tests/tracker_backends/*",
+        unit=f"trackers of {requirements}",
+    )
+    return pytest.param(tracker, requirements, marks=about)
+
+
 @pytest.mark.parametrize(
     ("tracker", "requirements"),
     [
-        ("wandb", "requirements.txt"),
-        ("mlflow", "requirements.txt"),
-        ("trackio", "older_libraries.txt"),
-        ("swanlab", "older_libraries.txt"),
+        of("wandb", "requirements.txt"),
+        of("mlflow", "requirements.txt"),
+        of("trackio", "older_libraries.txt"),
+        of("swanlab", "older_libraries.txt"),
     ],
 )
 def test_it_keeps_the_suite(tracker: str, requirements: str, tmp_path: Path) -> None:

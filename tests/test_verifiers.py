@@ -22,7 +22,19 @@ from astraflow_core.types import ComponentContext, Prompt, RunInfo, Sampling, Tr
 from astraflow_testing.runs import User
 from astraflow_testing.scripted_policies import Answer, ScriptedPolicies
 
-pytestmark = [pytest.mark.backend, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.backend,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.turns(
+        "libs/gateway/src/**/*.py",
+        "contrib/verifiers/**/*.py",
+        "examples/verifiers*.toml",
+        "tests/verifiers_environments/*",
+        "tests/agent_clients/environment.py",
+        unit="verifiers",
+    ),
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / "contrib" / "verifiers" / "tests" / "environments"
