@@ -13,6 +13,7 @@ from fastapi import Request, Response
 
 from astraflow_core.errors import Refused
 from astraflow_wire.host.process import make_full_collections_periodic
+from astraflow_wire.http import listener
 from astraflow_wire.http.server import Server, ServiceApp, create_app, read_message, reply
 from astraflow_wire.messages import Done, LeaveRaas, encode
 
@@ -127,6 +128,28 @@ def test_a_body_in_pieces_arrives_as_it_was_sent(chunked: bool) -> None:
     run(scenario)
 
 
+def test_a_call_with_a_short_body_begins_when_the_body_is_complete() -> None:
+    async def scenario(app: App, server: Server) -> None:
+        state = server._server.server_state
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for length, begins in ((4, False), (listener.MOST_UNREAD + 1, True)):
+            body = bytes(length)
+            writer.write(HEAD % b"call/keep" + b"content-length: %d\r\n\r\n" % length)
+            while True:
+                await asyncio.sleep(0)
+                (connection,) = state.connections or (None,)
+                cycle = connection and connection.cycle
+                if cycle is not None and not cycle.response_complete:
+                    break
+            assert bool(state.tasks) is begins, "one that is not read at once stops the reading"
+            writer.write(body)
+            await answered(reader)
+            assert app.bodies.pop() == body
+        writer.close()
+
+    run(scenario)
+
+
 def test_calls_sent_at_once_are_answered_in_their_order() -> None:
     async def scenario(app: App, server: Server) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -178,7 +201,7 @@ def test_a_connection_is_idle_between_requests_only() -> None:
         assert not connection.is_idle(now + limit + 1)
         app.go_on.set()
         await answered(reader)
-        connection._since = -limit
+        connection.since = -limit
         assert await reader.read() == b"", "the server closes it"
         writer.close()
 
@@ -200,5 +223,7 @@ def test_no_full_collection_starts_by_itself() -> None:
         assert full_collections() > 0
         make_full_collections_periodic()
         assert full_collections() == 0
+        assert gc.get_freeze_count() > 0, "modules are not looked at again"
     finally:
         gc.set_threshold(*thresholds)
+        gc.unfreeze()

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from astraflow_core.errors import WireError
 from astraflow_core.types import Group, Sequence, Trajectory
@@ -100,9 +102,11 @@ def test_counts_are_not_negative_and_bounded(field: str, count: int) -> None:
         ReceivedGroup(encode_frame(header, columns))
 
 
-def decoded(body: bytes) -> tuple[Any, list[Any]]:
+def decoded(body: bytes, tokens: int = 8) -> tuple[Any, list[Any]]:
     frame = Frame(body)
-    columns = [frame.array(i, d, 8) for i, d in enumerate((np.int32, np.uint8, np.int32, np.int32))]
+    columns = [
+        frame.array(i, d, tokens) for i, d in enumerate((np.int32, np.uint8, np.int32, np.int32))
+    ]
     return msgspec.msgpack.decode(frame.header), columns
 
 
@@ -127,6 +131,42 @@ def test_rounding_and_what_was_sampled_and_is_not_trained_pass() -> None:
     ReceivedGroup(pushed(loss_mask=[False, False, True, False]))
     for reward in (LARGEST_REWARD, -LARGEST_REWARD, 0.0):
         ReceivedGroup(pushed(reward=reward))
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from([None, (-1, False), (0, True), (3, False), (3, True), (9, True)])),
+        min_size=1,
+        max_size=4,
+    )
+)
+@settings(max_examples=60)
+def test_the_smallest_trained_version_of_each_sequence_is_the_announced_one(
+    drawn: list[list[tuple[int, bool] | None]],
+) -> None:
+    sequences, least = [], []
+    for tokens in drawn:
+        kinds = [(-1, False), *(kind or (-1, False) for kind in tokens)]
+        versions, mask = zip(*kinds, strict=True)
+        sequences.append(
+            Sequence(
+                "solver",
+                np.arange(len(kinds), dtype=np.int32),
+                np.array(mask),
+                np.where(np.array(versions) >= 0, -1, 0).astype(np.float32),
+                np.array(versions, np.int32),
+                1.0,
+            )
+        )
+        least.append(min((version for version, trained in kinds if trained), default=-1))
+    body = encode_group(Group("t", "p", tuple(Trajectory((s,)) for s in sequences)), "raas-3")
+    header, columns = decoded(body, sum(len(sequence.tokens) for sequence in sequences))
+    assert [sequence.min_version for sequence in ReceivedGroup(body).header.sequences] == least
+    for sequence in header["sequences"]:
+        sequence[5] += 1
+        with pytest.raises(WireError, match="min_version is"):
+            ReceivedGroup(encode_frame(header, columns))
+        sequence[5] -= 1
 
 
 def test_the_bounds_are_what_float32_holds() -> None:

@@ -31,6 +31,8 @@ LARGEST_REWARD = 1e14
 
 Column = npt.NDArray[Any]
 _least, _most, _some = np.minimum.reduce, np.maximum.reduce, np.logical_or.reduce
+_NO_VERSION = np.uint32(NOT_SAMPLED & 0xFFFFFFFF)
+"""A version is compared as a number without sign, so that :data:`NOT_SAMPLED` is the largest."""
 
 
 def check_columns(group: ReceivedGroup) -> None:
@@ -45,8 +47,9 @@ def check_columns(group: ReceivedGroup) -> None:
     must not meet a NaN."""
     if len(group.tokens):
         _check_tokens(group)
-    _check_sequences(group)
-    _check_not_sampled(group)
+    sampled = group.versions != NOT_SAMPLED
+    _check_sequences(group, sampled)
+    _check_not_sampled(group, sampled)
     for name, given in group.sparse.items():
         _check_sparse(group, name, given)
     if group.header.metrics:
@@ -80,46 +83,55 @@ def _check_metrics(group: ReceivedGroup) -> None:
             )
 
 
-def _check_sequences(group: ReceivedGroup) -> None:
-    starts, mask = group.offsets[:-1], group.loss_mask.view(np.bool_)
+def _check_sequences(group: ReceivedGroup, sampled: npt.NDArray[np.bool_]) -> None:
+    header, starts, mask = group.header, group.offsets[:-1], group.loss_mask.view(np.bool_)
     if _some(first := mask[starts]):
         index = int(np.flatnonzero(first)[0])
         raise WireError(f"{_who(group, index)}: the first token cannot be trained")
-    far = np.iinfo(np.int32).max
-    lowest = np.where(mask, group.versions, far)
-    found = np.minimum.reduceat(lowest, starts) if len(starts) else lowest
-    if _some(none := found < 0):
-        index = int(np.flatnonzero(none)[0])
-        raise WireError(f"{_who(group, index)}: versions: a trained token has no version")
     for index, (sequence, version) in enumerate(
-        zip(group.header.sequences, found.tolist(), strict=True)
+        zip(header.sequences, _least_trained(group, sampled), strict=True)
     ):
         if not abs(sequence.reward) <= LARGEST_REWARD:
             raise WireError(
                 f"{_who(group, index)}: reward is {sequence.reward}; a reward is finite and within "
                 f"±{LARGEST_REWARD:g}"
             )
-        if sequence.min_version != (-1 if version == far else version):
+        if sequence.min_version != version:
             raise WireError(
                 f"{_who(group, index)}: min_version is {sequence.min_version}; the smallest of its trained "
-                f"tokens is {-1 if version == far else version}"
+                f"tokens is {version}"
             )
-        if not 0 <= sequence.trajectory < group.header.trajectories:
+        if not 0 <= sequence.trajectory < header.trajectories:
             raise WireError(
                 f"{_who(group, index)}: trajectory is {sequence.trajectory} of "
-                f"{group.header.trajectories}"
+                f"{header.trajectories}"
             )
 
 
-def _check_not_sampled(group: ReceivedGroup) -> None:
-    starts, versions = group.offsets[:-1], group.versions
-    if _some(first := versions[starts] != NOT_SAMPLED):
+def _least_trained(group: ReceivedGroup, sampled: npt.NDArray[np.bool_]) -> list[int]:
+    """The smallest version of the trained tokens of each sequence, :data:`NOT_SAMPLED` without any."""
+    starts, mask = group.offsets[:-1], group.loss_mask.view(np.bool_)
+    if not len(starts):
+        return []
+    lowest = group.versions.view(np.uint32)
+    if _some(apart := mask != sampled):  # mostly what is sampled is trained
+        if _some(none := apart & mask):
+            index = _sequence_of(group, int(np.flatnonzero(none)[0]))
+            raise WireError(f"{_who(group, index)}: versions: a trained token has no version")
+        lowest = np.where(mask, lowest, _NO_VERSION)
+    least: list[int] = np.minimum.reduceat(lowest, starts).view(np.int32).tolist()
+    return least
+
+
+def _check_not_sampled(group: ReceivedGroup, sampled: npt.NDArray[np.bool_]) -> None:
+    starts = group.offsets[:-1]
+    if _some(first := sampled[starts]):
         index = int(np.flatnonzero(first)[0])
         raise WireError(
-            f"{_who(group, index)}: versions has {versions[starts[index]]} at token 0; expected {NOT_SAMPLED}, since "
-            "no policy samples the first token"
+            f"{_who(group, index)}: versions has {group.versions[starts[index]]} at token 0; expected {NOT_SAMPLED}, "
+            "since no policy samples the first token"
         )
-    if _some(wrong := (group.logprobs != 0) & (versions == NOT_SAMPLED)):
+    if _some(wrong := (group.logprobs != 0) > sampled):
         expected = f"0 where no policy sampled, as version {NOT_SAMPLED} says"
         raise _error(group, wrong, "logprobs", group.logprobs, expected)
 
@@ -170,12 +182,17 @@ def _error(
 ) -> WireError:
     places = np.flatnonzero(wrong)
     first = int(places[0])
-    index = int(np.searchsorted(group.offsets, first, side="right")) - 1
+    index = _sequence_of(group, first)
     more = f", and {places.size - 1} more of the group" if places.size > 1 else ""
     return WireError(
         f"{_who(group, index)}: {field} has {values[first]} at token {first - int(group.offsets[index])}"
         f"{more}; expected {expected}"
     )
+
+
+def _sequence_of(group: ReceivedGroup, token: int) -> int:
+    """The sequence that a token of the group belongs to."""
+    return int(np.searchsorted(group.offsets, token, side="right")) - 1
 
 
 def _who(group: ReceivedGroup, index: int) -> str:

@@ -94,16 +94,13 @@ class Frame:
             raise WireError("the frame ends within its header")
         sizes = struct.unpack_from(f"<{count}Q", view, _PREFIX.size)
         self.header = bytes(view[start : start + head_size])
-        position = _padded(start + head_size)
-        if position + sum(_padded(size) for size in sizes) != max(view.nbytes, position):
-            raise WireError(
-                f"the frame has {view.nbytes} bytes, its header announces "
-                f"{position + sum(_padded(size) for size in sizes)}"
-            )
+        first = position = _padded(start + head_size)
         self.buffers: list[memoryview] = []
         for size in sizes:
             self.buffers.append(view[position : position + size])
             position += _padded(size)
+        if position != max(view.nbytes, first):
+            raise WireError(f"the frame has {view.nbytes} bytes, its header announces {position}")
 
     def check_count(self, expected: int) -> None:
         """Raise :class:`WireError` unless the frame has that many buffers."""

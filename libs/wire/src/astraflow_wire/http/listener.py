@@ -37,6 +37,7 @@ MOST_PIPELINED = 8
 _AT_ONCE = 16
 """The most connections accepted before earlier requests are read: the newest replace the oldest."""
 _CHECK_EVERY_S = 1.0
+_LENGTH = b"content-length"
 _quiet = logging.getLogger("uvicorn.error.connections")
 _quiet.setLevel(logging.ERROR)  # malformed requests are unauthenticated and may be frequent
 
@@ -60,7 +61,9 @@ class LimitedProtocol(HttpToolsProtocol):
         # Bytes since the parser last completed an item: a head, a piece of a body, the end of a
         # request.
         self._unparsed = 0
-        self._since = self.loop.time()
+        self.since = self.loop.time()
+        """When the newest of what it waits for began: a head, a body, or the next request."""
+        self._incomplete: tuple[RequestResponseCycle, Any] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit the connection, perhaps in place of another."""
@@ -76,11 +79,12 @@ class LimitedProtocol(HttpToolsProtocol):
         """Remove the connection."""
         self._limits.leave(self)
         super().connection_lost(exc)
+        self._begin_incomplete()  # it logs that its caller is gone
 
     def data_received(self, data: bytes) -> None:
         """Parse it, unless a head becomes too long."""
         if not self._unparsed:
-            self._since = self.loop.time()
+            self.since = self.loop.time()
         self._unparsed += len(data)
         super().data_received(data)
         trailing = len(self.headers) > MAX_HEADERS
@@ -101,6 +105,21 @@ class LimitedProtocol(HttpToolsProtocol):
         if (cycle := self._request()) is not None:
             extensions: Any = {REPLY: partial(self._reply, cycle)}
             cycle.scope["extensions"] = extensions
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Call the application; with a short body once it is complete, since to wait for it and to be woken costs as much as
+        to parse a request."""
+        if cycle.more_body and self._is_short(cycle):
+            self._incomplete = cycle, app
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _is_short(self, cycle: RequestResponseCycle) -> bool:
+        """Whether the body of a request is one that :meth:`on_body` keeps and that does not stop the reading."""
+        if not self._authenticated or cycle.waiting_for_100_continue:
+            return False
+        length = next((value for name, value in cycle.scope["headers"] if name == _LENGTH), b"")
+        return length.isdigit() and int(length) <= MOST_UNREAD
 
     def _reply(self, cycle: RequestResponseCycle, media_type: bytes, body: bytes) -> bool:
         """Answer a request with a status of 200, in one write; false if that has to be done step by step."""
@@ -131,13 +150,13 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         else:
-            self._since = self.loop.time()
+            self.since = self.loop.time()
 
     def is_idle(self, now: float) -> bool:
         """Whether it has waited too long for its next request."""
         cycle = self._request()
         done = cycle is not None and cycle.response_complete and not self.pipeline
-        return done and not self._unparsed and now - self._since > self.timeout_keep_alive
+        return done and not self._unparsed and now - self.since > self.timeout_keep_alive
 
     def _shows_who_it_is(self) -> bool:
         headers = dict(self.headers)
@@ -169,6 +188,12 @@ class LimitedProtocol(HttpToolsProtocol):
         """The end of the request."""
         self._unparsed = 0
         super().on_message_complete()
+        self._begin_incomplete()
+
+    def _begin_incomplete(self) -> None:
+        if self._incomplete is not None:
+            (cycle, app), self._incomplete = self._incomplete, None
+            super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
         """Reply to a request that cannot be parsed or is rejected during parsing."""
@@ -177,10 +202,10 @@ class LimitedProtocol(HttpToolsProtocol):
     def has_stalled(self, now: float) -> bool:
         """Whether a head takes too long, or a body stalls."""
         if self._unparsed:
-            return now - self._since > HEAD_S
+            return now - self.since > HEAD_S
         cycle = self._request()
         begun = cycle is not None and cycle.more_body and not cycle.response_complete
-        return begun and not self.flow.read_paused and now - self._since > BODY_STALLS_S
+        return begun and not self.flow.read_paused and now - self.since > BODY_STALLS_S
 
     def _request(self) -> RequestResponseCycle | None:
         """The newest one, if there was one."""
@@ -289,7 +314,10 @@ class Listener:
     def _close_stalled(self) -> None:
         now = self._loop.time()
         late = self._limits.overdue()
+        shortest_s = min(HEAD_S, BODY_STALLS_S)
         for each in self._limits.connections():
+            if now - each.since <= shortest_s:  # of a thousand connections most
+                continue
             if each.has_stalled(now):
                 late.append(each)
             elif each.is_idle(now):

@@ -24,12 +24,11 @@ class Waiter:
 
     async def wait(self, timeout_s: float) -> None:
         """Wait until woken or timed out."""
+        timer = asyncio.get_running_loop().call_later(timeout_s, self._event.set)
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._event.wait()
-        except TimeoutError:
-            return
+            await self._event.wait()
         finally:
+            timer.cancel()
             self._event.clear()
 
 
@@ -38,7 +37,7 @@ class Wakeups:
 
     Each RaaS and each trainer has at most one waiting request. When there is work, one waiting RaaS
     is woken, and the next one when that one has checked, so that a push does not wake a thousand.
-    ``work_available`` returns whether waking one can be useful.
+    ``work_available`` returns whether waking one can be useful; calls that the event loop found at once ask it once.
     """
 
     def __init__(self) -> None:
@@ -47,11 +46,18 @@ class Wakeups:
         self._trainers: dict[str, Waiter] = {}
         self._listeners: set[asyncio.Event] = set()
         self._changes = 0
+        self._will_pass_on = False
         self.changed = asyncio.Event()
 
     def work(self) -> None:
         """There may be a task to lease."""
         self._changes += 1
+        if self._raas and not self._will_pass_on:
+            self._will_pass_on = True
+            asyncio.get_running_loop().call_soon(self._pass_on_once)
+
+    def _pass_on_once(self) -> None:
+        self._will_pass_on = False
         self.pass_on()
 
     def pass_on(self) -> None:

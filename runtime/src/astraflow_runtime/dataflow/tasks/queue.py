@@ -352,11 +352,13 @@ class TaskTable:
     def overdue(self, now: float) -> list[tuple[TaskRecord, str, str]]:
         """Leases that have expired: the task, the RaaS and the reason."""
         found = []
-        for task in self.leased():
-            for lease in task.leases:
+        for task in self._live.values():
+            for lease in (task.lease, task.second):
+                if lease is None or (now < lease.expires and now < lease.limit):
+                    continue
                 if now >= lease.expires:
                     found.append((task, lease.raas, f"{lease.raas!r} did not renew its lease"))
-                elif now >= lease.limit:
+                else:
                     held = now - lease.since
                     why = f"{lease.raas!r} returned no result after {held:.0f} s"
                     found.append((task, lease.raas, why))
