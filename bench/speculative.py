@@ -7,9 +7,10 @@ others evenly: 0.13 nats a token. `speedup_repetitive`: CPU seconds without draf
 likely. `wall_…`: the same in wall seconds. `forwards_per_token_…`: how often a row was in a forward pass for each token that it got
 from one; 1 without drafts. `accepted_…`: right tokens of those drafted. Medians of interleaved pairs, which have `spread_…`.
 
-`restart_speedup`, `restart_wall`: of the first round of an engine that has just started, CPU and wall seconds without what the rollout
-store has of its prompts over those with it, read from disk, framed and indexed meanwhile; the store has one round of the same prompts.
-`forwards_per_token_restart` and `…_restart_without`, as above; `restart_same`: 1 if greedy tokens with and without it are equal.
+`restart_speedup_…`, `restart_wall_…`: of the first round of an engine that has just started, CPU and wall seconds without what the
+rollout store has of its prompts over those with it, which is read from disk, framed and indexed meanwhile; the store has one round of
+the same prompts. `restart_forwards_per_token_…` and, without the store, `…_without_…`, as above. `restart_same`: 1 if greedy tokens
+with and without it are equal.
 
 `p_value`: of a chi-square test of `tested_tokens` tokens of a random model against the exact distributions, with every draft verified. The
 probability of each token and of those below it, by a forward pass over the whole sequence in float64, is an interval; a number drawn
@@ -81,7 +82,10 @@ def measure(quick: bool) -> dict[str, float]:
         for name in TEMPERATURES:
             measured = asyncio.run(compared(folder, place, name, pairs))
             found |= {f"{field}_{name}": value for field, value in measured.items()}
-        found |= asyncio.run(restarted(folder, place, pairs))
+        for name in TEMPERATURES:
+            measured = asyncio.run(restarted(folder, place, name, pairs))
+            found |= {f"restart_{field}_{name}": value for field, value in measured.items()}
+        found["restart_same"] = asyncio.run(restart_same(folder, place))
         small = write_tiny_model(place / "small", **SMALL)
         found |= tested_against_exact(small, place, tested)
     return found
@@ -110,10 +114,10 @@ def write_phrases_model(folder: Path) -> Path:
     return folder
 
 
-def engine(place: Path, speculation: str, **keys: Any) -> TorchEngine:
+def engine(place: Path, speculation: str, seed: int = 0, **keys: Any) -> TorchEngine:
     """Not started."""
     config = TorchEngineConfig.model_validate({"device": "cpu", "speculation": speculation, **keys})
-    return TorchEngine(config, context("engine", place))
+    return TorchEngine(config, replace(context("engine", place), seed=seed))
 
 
 def rounds(name: str, number: int) -> list[GenerateRequest]:
@@ -210,10 +214,14 @@ async def learned(side: TorchEngine, store: EarlierGroups, prompt: int) -> None:
 
 
 async def first_round(
-    folder: Path, place: Path, store: EarlierGroups | None, asked: list[GenerateRequest]
+    folder: Path,
+    place: Path,
+    store: EarlierGroups | None,
+    asked: list[GenerateRequest],
+    seed: int = 0,
 ) -> tuple[list[GenerateResult], dict[str, float]]:
     """Of a new engine: what it sampled, and its gauges with ``cpu`` and ``wall`` seconds of the round."""
-    side = engine(place, "history")
+    side = engine(place, "history", seed)
     await side.start(folder)
     try:
         began, cpu_began = time.perf_counter(), time.process_time()
@@ -225,39 +233,40 @@ async def first_round(
         await side.close()
 
 
-async def restarted(folder: Path, place: Path, pairs: int) -> dict[str, float]:
-    """The fields of a restart."""
-    asked = rounds("repetitive", 0)
+async def restarted(folder: Path, place: Path, name: str, pairs: int) -> dict[str, float]:
+    """`speedup`, `wall`, `spread` and `forwards_per_token`, with and without, of the first round after a restart."""
+    asked = rounds(name, 0)
     before, _ = await first_round(folder, place, None, asked)
-    stored(place / "rollouts", asked, before)
-    store = EarlierGroups(place / "rollouts", WRITER)
+    stored(place / name, asked, before)
+    store = EarlierGroups(place / name, WRITER)
     gauges: list[list[dict[str, float]]] = [[], []]
     for number in range(1, pairs + 1):
         for side, there in zip(gauges, (None, store), strict=True):
-            # Other random numbers: what is stored is what the policy may say, not what it will.
-            side.append((await first_round(folder, place, there, again(asked, number)))[1])
-    greedy = [
-        replace(request, sampling=replace(request.sampling, temperature=0)) for request in asked
-    ]
-    same = [(await first_round(folder, place, there, greedy))[0] for there in (None, store)]
-    equal = all((a.tokens == b.tokens).all() for a, b in zip(*same, strict=True))
+            # Of another seed: what is stored is what the policy may say, not what it will.
+            side.append((await first_round(folder, place, there, asked, seed=number))[1])
     cpu, wall = ([[each[key] for each in side] for side in gauges] for key in ("cpu", "wall"))
-    tokens = TOKENS * SAMPLES * PROMPTS - len(asked)  # those of a prefill have no step
-    forwards = [float(np.median([each["decoded_rows"] for each in side])) for side in gauges]
+    without, with_store = (
+        float(np.median([each["decoded_rows"] for each in side])) / (len(asked) * (TOKENS - 1))
+        for side in gauges
+    )
     return {
-        "restart_speedup": round(ratio(*cpu), 3),
-        "restart_wall": round(ratio(*wall), 3),
-        "restart_spread": round(spread(*cpu), 3),
-        "forwards_per_token_restart": round(forwards[1] / tokens, 3),
-        "forwards_per_token_restart_without": round(forwards[0] / tokens, 3),
-        "restart_same": float(equal),
+        "speedup": round(ratio(*cpu), 3),
+        "wall": round(ratio(*wall), 3),
+        "spread": round(spread(*cpu), 3),
+        "forwards_per_token": round(with_store, 3),
+        "forwards_per_token_without": round(without, 3),
     }
 
 
-def again(asked: list[GenerateRequest], number: int) -> list[GenerateRequest]:
-    """The same prompts after ``number`` others, so that the random numbers are others."""
-    warm = replace(asked[0], sampling=Sampling(1))
-    return [*(replace(warm, id=f"w{n}") for n in range(number)), *asked]
+async def restart_same(folder: Path, place: Path) -> float:
+    """1 if greedy tokens after a restart are the same with and without the store, drafts or not."""
+    store = EarlierGroups(place / "repetitive", WRITER)
+    asked = [
+        replace(request, sampling=replace(request.sampling, temperature=0))
+        for request in rounds("repetitive", 0)
+    ]
+    one, other = [(await first_round(folder, place, there, asked))[0] for there in (None, store)]
+    return float(all((a.tokens == b.tokens).all() for a, b in zip(one, other, strict=True)))
 
 
 @contextmanager

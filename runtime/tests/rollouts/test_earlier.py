@@ -55,6 +55,9 @@ def test_what_is_deleted_or_damaged_is_left_out(tmp_path: Path) -> None:
     folder = tmp_path / FOLDER
     Segment("dataflow", 2).data(folder).write_bytes(b"x" * 4000)
     assert [len(text) for text in texts(groups)] == [6, 4]
+    with Segment("dataflow", 3).index(folder).open("a") as index:
+        index.write('{"kind":"of another version"}\n')
+    assert [len(text) for text in texts(groups)] == [6, 4]
     for file in (Segment("dataflow", 1).index(folder), Segment("dataflow", 1).data(folder)):
         file.unlink()
     assert [len(text) for text in texts(groups)] == [4]

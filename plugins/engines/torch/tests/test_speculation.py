@@ -116,7 +116,7 @@ def test_logprobs_of_verified_tokens_are_the_scores(
 def test_sampled_tokens_are_of_the_exact_distribution(
     serve: Serve, folder: Path, always: None
 ) -> None:
-    """10,000 tokens; a million are in ``bench.speculative``."""
+    """10,000 tokens, with drafts also from stored sequences that favour likely ones; a million are in ``bench.speculative``."""
     asked = [
         GenerateRequest(
             str(n), np.array([2 + n % 8, 5, 9], np.int32), Sampling(80, ignore_eos=True)
@@ -124,11 +124,20 @@ def test_sampled_tokens_are_of_the_exact_distribution(
         for n in range(125)
     ]
 
+    likely = [
+        replace(request, sampling=Sampling(80, temperature=0.5, ignore_eos=True))
+        for request in asked[:32]
+    ]
+
     async def main() -> tuple[list[GenerateResult], dict[str, float]]:
         async with serve(folder, max_batch=64) as engine:
+            learned = stored(likely, await sampled(engine, likely))
+        async with serve(folder, max_batch=64) as engine:
+            await engine.learn_drafts(*learned)
             return await sampled(engine, asked), await engine.health()
 
     results, health = asyncio.run(main())
+    assert health["learned_tokens"] == 32 * 80
     assert health["accepted_tokens"] > 300
     whole = np.stack(
         [
@@ -224,7 +233,6 @@ def stored(asked: list[GenerateRequest], results: list[GenerateResult]) -> tuple
 def test_an_engine_that_was_restarted_drafts_from_stored_sequences_and_samples_the_same(
     serve: Serve, folder: Path, always: None
 ) -> None:
-    """With other seeds: what is stored are guesses, and what is sampled is the engine's own."""
     samplings = [Sampling(40, temperature=0, ignore_eos=True), Sampling(40, temperature=0.3)]
     prompts = [
         replace(request, prompt=request.prompt + n)

@@ -34,7 +34,7 @@ class EarlierGroups:
 
     def find(self, prompt_id: str, most_bytes: int) -> list[PastSequence]:
         """Sequences of a prompt, of the oldest group first: as many of the newest groups as fit into ``most_bytes``, of which the
-        last is cut. A group that cannot be read any longer is left out. Reads from disk."""
+        last is cut. What cannot be read is left out. Reads from disk."""
         if not self._calls.acquire(blocking=False):
             return []
         try:
@@ -56,12 +56,15 @@ class EarlierGroups:
             self._places = {prompt: places for prompt, places in kept.items() if places}
         for segment in there:
             tail = self._tails.setdefault(segment, IndexTail(self._folder, segment))
-            for line in tail.new_lines():
-                if isinstance(line, GroupLine):
-                    places = self._places.setdefault(line.prompt_id, [])
-                    # Without the lines of its trajectories, which are most of it.
-                    places.append((segment, _bare(line)))
-                    del places[:-GROUPS]
+            try:
+                for line in tail.new_lines():
+                    if isinstance(line, GroupLine):
+                        places = self._places.setdefault(line.prompt_id, [])
+                        # Without the lines of its trajectories, which are most of it.
+                        places.append((segment, _bare(line)))
+                        del places[:-GROUPS]
+            except UserError as error:  # the reader of the store says it to people
+                log.info("no drafts from the rest of %s: %s", segment.index(self._folder), error)
 
     def _newest(
         self, prompt_id: str, places: list[tuple[Segment, GroupLine]], most_bytes: int
