@@ -175,15 +175,17 @@ def load_model(
     attention: str,
     gradient_checkpointing: bool,
     autocast: torch.dtype | None,
+    like_outline: bool = False,
 ) -> CausalLM:
     """Load a Hugging Face folder in float32 with dropout off: by transformers, unless :mod:`astraflow_torch_weights.qwen3` computes the
-    same on a CPU.
+    same on a CPU. ``like_outline``: always by transformers, with the buffers that :func:`outline` has.
 
     Raises :class:`UserError` if it cannot be loaded, if weights are missing or pickled, or if the model does more
     than a linear head on its last hidden states (a soft cap or a scale on the logits).
     """
     plain = None
-    if device.type == "cpu" and attention == "sdpa" and not gradient_checkpointing:
+    simple = device.type == "cpu" and attention == "sdpa" and not gradient_checkpointing
+    if simple and not like_outline:
         plain = Qwen3Config.read(folder)
     try:
         if plain is not None:

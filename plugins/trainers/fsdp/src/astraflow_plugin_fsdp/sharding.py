@@ -128,7 +128,7 @@ class ModelRecipe:
 
     def loaded(self, folder: Path) -> CausalLM:
         """The whole model in ``folder`` on CPU, checked."""
-        model = load_model(folder, torch.device("cpu"), "sdpa", False, None)
+        model = load_model(folder, torch.device("cpu"), "sdpa", False, None, like_outline=True)
         if self.config.layout == "tree":
             check_trees(model.backbone, model.whole.config, model.device, folder)
         return model
