@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -175,3 +175,37 @@ def test_a_run_that_is_there_is_not_made_again(tmp_path: Path) -> None:
     ]
     records.write(tmp_path, done)
     assert list(records.make(settings, 0, records.read(tmp_path))) == []
+
+
+@pytest.mark.slow
+def test_whole_runs_of_router_replay_are_those_of_the_study(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    import numpy as np
+    from bench.studies import replay, replay_runs
+    from safetensors.numpy import load_file
+
+    from astraflow_runtime.config.loading import load_config
+    from astraflow_tiny_model.folder import ALPHABET
+
+    setting = replay.SETTINGS["row_ratio"]
+    replay_runs.written(tmp_path, replace(setting, common=0.0), 1)
+    plain = load_file(tmp_path / "model" / "model.safetensors")
+    replay_runs.written(tmp_path, setting, 1)
+    changed = load_file(tmp_path / "model" / "model.safetensors")
+    routers = [name for name in plain if not np.array_equal(plain[name], changed[name])]
+    assert len(routers) == setting.layers
+    for name in routers:
+        apart = (plain[name] - plain[name][0], changed[name] - changed[name][0])
+        np.testing.assert_allclose(*apart, atol=1e-4)
+        assert np.abs(changed[name]).mean() > 10 * np.abs(plain[name]).mean()
+    config = load_config(tmp_path / "run.toml", ["policies.solver.router_replay=true"]).config
+    assert config.policies["solver"].algorithm.use == setting.algorithm
+
+    names: dict[str, Any] = {}
+    exec((tmp_path / "counting.py").read_text(encoding="utf-8"), names)
+    for prompt, text in (("34", "5678901234567890"), ("09", "0123333377890123"), ("12", "3")):
+        found = names["counted"](SimpleNamespace(data={"prompt": prompt}, text=text))
+        tokens = [np.array([*map(ALPHABET.index, each)]) for each in (prompt, text)]
+        expected = replay.counted(*tokens, setting.words) * len(text) / setting.tokens
+        assert found == pytest.approx(expected)

@@ -1,10 +1,14 @@
 """Whether a model with experts learns as well without router replay: ``python -m bench.studies.replay SETTING``.
 
 Two runs of each seed in one process, alike but that one imposes the experts that the engine chose. The engine `torch` computes in
-bfloat16 and gets new weights only after several updates, so that its routers are others than the trainer's, in float32: the
-routing gap is made large on purpose. The task is to count upwards: the reward of a sequence is the share of its tokens that are the
-one after their predecessor. The loss is GRPO's with its ratio against the engine's log-probs; gradients are not clipped. Of each update are kept the mean reward of what was sampled, the share of tokens whose ratio was clipped, the largest
-ratio, and the norm of the gradient.
+bfloat16, the trainer in float32, so that their routers choose others: the routing gap is made large on purpose. In ``mild`` and
+``harsh`` the engine gets new weights only after several updates. In the others it gets each version, and the
+logits of a router have a large part in common, which changes no choice by itself, but leaves bfloat16 few bits for what tells experts
+apart: what the z-loss of ST-MoE (Zoph et al. 2022, arXiv:2202.08906) is to prevent.
+
+The task is to count upwards: the reward of a sequence is the share of its tokens that are the
+one after their predecessor. Ratios are taken to the engine's log-probs. Of each update are kept the mean reward of what was sampled,
+the share of tokens whose ratio is beyond 0.8 to 1.2, the mean gap of log-probs, the largest ratio, and the norm of the gradient.
 """
 
 from __future__ import annotations
@@ -14,14 +18,14 @@ import json
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from astraflow_core.catalog import Catalog
 from astraflow_core.types import Batch, GenerateRequest, Sampling, WeightSource
@@ -32,15 +36,15 @@ from astraflow_testing.conformance.subject import context
 from astraflow_tiny_model.folder import write_tiny_model
 from astraflow_wire.column_table import batch_columns
 
-FIRST, WORDS = 2, 25
-PROMPT, TOKENS, GROUPS, GROUP = 2, 12, 8, 8
-SEEDS = 3
+FIRST, PROMPT = 2, 2
 FILE = Path(__file__).parents[1] / "results" / "studies" / "router_replay.json"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaySetting:
-    """Learning rate ``lr``, ``updates`` of a run, of which the engine gets each ``every``-th, and a model's sizes."""
+    """Learning rate ``lr``, ``updates`` of a run, of which the engine gets each ``every``-th, and a model's sizes. A row of a
+    router is a row of its own plus one with deviation ``common`` that all rows share. An update has ``groups`` of ``group``
+    sequences of ``tokens`` tokens; counted are ``words`` of them."""
 
     lr: float
     updates: int
@@ -48,46 +52,73 @@ class ReplaySetting:
     layers: int
     experts: int
     top_k: int
+    seeds: int = 3
+    hidden: int = 48
+    init_std: float = 0.15
+    common: float = 0.0
+    words: int = 25
+    tokens: int = 12
+    groups: int = 8
+    group: int = 8
+    max_grad_norm: float = 1e6
+    algorithm: str = "grpo"
+    keys: dict[str, Any] = field(default_factory=dict)
 
 
+COMMON = ReplaySetting(
+    4e-3, 50, 1, 2, 8, 1, 5, init_std=0.25, common=32.0, words=10, tokens=16, groups=4, group=16, max_grad_norm=1.0
+)  # fmt: skip
+ROW_RATIO = {
+    "ratio_level": "sequence",
+    "aggregation": "seq_mean_token_mean_all_rows",
+    "dual_clip": "none",
+    "log_ratio_clamp": "none",
+    "entropy_coef": 0.02,
+}
+"""Of ``rloo``: the ratio of a row and its clip are TRL's."""
 SETTINGS = {
     "mild": ReplaySetting(4e-3, 48, 4, 4, 16, 2),
     "harsh": ReplaySetting(1.2e-2, 96, 8, 6, 32, 4),
+    "row_ratio": replace(COMMON, algorithm="rloo", keys=ROW_RATIO),
+    "row_ratio_8": replace(COMMON, common=8.0, algorithm="rloo", keys=ROW_RATIO),
+    "token_ratio": replace(COMMON, keys={"clip_high": 0.28, "entropy_coef": 0.02}),
 }
 
 
 def main(name: str) -> None:
     """Make the runs of a setting, and record them beside those of others."""
     torch.set_num_threads(1)
-    began, runs = time.process_time(), []
-    for seed in range(SEEDS):
+    began, runs, setting = time.process_time(), [], SETTINGS[name]
+    for seed in range(setting.seeds):
         for replayed in (False, True):
-            run = asyncio.run(learned(SETTINGS[name], seed, replayed))
+            run = asyncio.run(learned(setting, seed, replayed))
             runs.append({"seed": seed, "replay": replayed, **run})
             late = run["rewards"][-8:]
             print(seed, replayed, round(float(np.mean(late)), 3), max(run["ratios"]), flush=True)
     found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     cpu_s = round(time.process_time() - began)
-    found[name] = {"setting": asdict(SETTINGS[name]), "cpu_s": cpu_s, "runs": runs}
+    found[name] = {"setting": asdict(setting), "cpu_s": cpu_s, "runs": runs}
     FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 async def learned(setting: ReplaySetting, seed: int, replayed: bool) -> dict[str, list[float]]:
     """One run."""
     catalog, generator = Catalog.discover(), np.random.default_rng(seed)
-    kept: dict[str, list[float]] = {"rewards": [], "clipped": [], "ratios": [], "gradients": []}
+    names = ("rewards", "clipped", "gaps", "ratios", "gradients")
+    kept: dict[str, list[float]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
         folder = write_tiny_model(
             place / "model",
-            hidden=48,
+            hidden=setting.hidden,
             ffn=32,
-            init_std=0.15,
+            init_std=setting.init_std,
             seed=seed,
             layers=setting.layers,
             experts=setting.experts,
             top_k=setting.top_k,
         )
+        share_a_row(folder / "model.safetensors", setting.common, seed)
 
         def built(kind: str, name: str, **keys: Any) -> Any:
             selected, config = catalog.validate_options(kind, name, keys, name)
@@ -102,19 +133,21 @@ async def learned(setting: ReplaySetting, seed: int, replayed: bool) -> dict[str
             publish_dtype="float32",
             schedule="constant",
             warmup_steps=0,
-            max_grad_norm=1e6,
+            max_grad_norm=setting.max_grad_norm,
         )
-        algorithm = built("algorithm", "grpo")
+        algorithm = built("algorithm", setting.algorithm, **setting.keys)
         trainer.setup(folder, setting.updates, algorithm.needs)
         await engine.start(folder)
         for number in range(setting.updates):
-            batch = await sampled(engine, generator, number)
+            batch = await sampled(setting, engine, generator, number)
             if not replayed:
                 batch = replace(batch, routed_experts=None)
-            ratio = np.exp(trainer.logprobs(batch, "current") - batch.logprobs)[batch.loss_mask]
+            gap = (trainer.logprobs(batch, "current") - batch.logprobs)[batch.loss_mask]
+            ratio = np.exp(gap)
             made = update(batch, trainer, algorithm, parts=1, seed=seed, step=number)
             kept["rewards"].append(round(float(batch.rewards.mean()), 4))
             kept["clipped"].append(round(float((np.abs(ratio - 1) > 0.2).mean()), 4))
+            kept["gaps"].append(round(float(np.abs(gap).mean()), 4))
             kept["ratios"].append(round(float(ratio.max()), 2))
             kept["gradients"].append(round(made["grad_norm"], 3))
             if (number + 1) % setting.every == 0:
@@ -122,6 +155,15 @@ async def learned(setting: ReplaySetting, seed: int, replayed: bool) -> dict[str
         await engine.close()
         trainer.close()
     return kept
+
+
+def share_a_row(file: Path, common: float, seed: int) -> None:
+    """Add the same row to all rows of each router."""
+    tensors, generator = load_file(file), np.random.default_rng((seed, 1))
+    for name in sorted(name for name in tensors if name.endswith(".mlp.gate.weight")):
+        router = tensors[name]
+        tensors[name] = router + generator.normal(0, common, (router.shape[1],)).astype(np.float32)
+    save_file(tensors, file)
 
 
 async def published(engine: Any, trainer: Any, file: Path, version: int) -> None:
@@ -138,25 +180,31 @@ async def published(engine: Any, trainer: Any, file: Path, version: int) -> None
     await engine.resume()
 
 
-async def sampled(engine: Any, generator: np.random.Generator, number: int) -> Batch:
+async def sampled(
+    setting: ReplaySetting, engine: Any, generator: np.random.Generator, number: int
+) -> Batch:
     """The groups of one update."""
-    prompts = generator.integers(FIRST, FIRST + WORDS, (GROUPS, PROMPT)).astype(np.int32)
-    sampling = Sampling(TOKENS, ignore_eos=True)
+    groups, group = setting.groups, setting.group
+    prompts = generator.integers(FIRST, FIRST + setting.words, (groups, PROMPT)).astype(np.int32)
+    sampling = Sampling(setting.tokens, ignore_eos=True)
     asked = [
-        GenerateRequest(f"{number}.{row}", prompts[row // GROUP], sampling, routing=True)
-        for row in range(GROUPS * GROUP)
+        GenerateRequest(f"{number}.{row}", prompts[row // group], sampling, routing=True)
+        for row in range(groups * group)
     ]
     results = await asyncio.gather(*map(engine.generate, asked))
-    rows, length = len(asked), PROMPT + TOKENS
+    rows, length = len(asked), PROMPT + setting.tokens
     columns: dict[str, Any] = zeros(batch_columns(False, False), rows, rows * length)
     tokens = np.concatenate(
         [[*one.prompt, *made.tokens] for one, made in zip(asked, results, strict=True)]
     )
     nothing = np.zeros(PROMPT)
     rewards = np.array(
-        [counted(one.prompt, made.tokens) for one, made in zip(asked, results, strict=True)]
+        [
+            counted(one.prompt, made.tokens, setting.words)
+            for one, made in zip(asked, results, strict=True)
+        ]
     )
-    grouped = rewards.reshape(GROUPS, GROUP)
+    grouped = rewards.reshape(groups, group)
     routed = []
     for made in results:
         last = np.full_like(made.routed_experts[:1], not_recorded(made.routed_experts.dtype))
@@ -172,20 +220,20 @@ async def sampled(engine: Any, generator: np.random.Generator, number: int) -> B
             np.int32
         ),
         "rewards": rewards.astype(np.float32),
-        "group": np.repeat(np.arange(GROUPS), GROUP),
+        "group": np.repeat(np.arange(groups), group),
         "trajectory": np.arange(rows),
-        "group_size": np.full(rows, GROUP, np.int32),
-        "group_mean": np.repeat(grouped.mean(1), GROUP).astype(np.float32),
-        "group_std": np.repeat(grouped.std(1, ddof=1), GROUP).astype(np.float32),
+        "group_size": np.full(rows, group, np.int32),
+        "group_mean": np.repeat(grouped.mean(1), group).astype(np.float32),
+        "group_std": np.repeat(grouped.std(1, ddof=1), group).astype(np.float32),
         "routed_experts": np.concatenate(routed),
     }
     return Batch(id=str(number), policy="p", version=number + 1, **columns)
 
 
-def counted(prompt: npt.NDArray[np.int32], tokens: npt.NDArray[np.int32]) -> float:
-    """The share of tokens that are the one after their predecessor, in a circle."""
+def counted(prompt: npt.NDArray[np.int32], tokens: npt.NDArray[np.int32], words: int) -> float:
+    """The share of tokens that are the one after their predecessor, in a circle of ``words``."""
     before = np.concatenate([prompt[-1:], tokens[:-1]])
-    return float((tokens == FIRST + (before - FIRST + 1) % WORDS).mean())
+    return float((tokens == FIRST + (before - FIRST + 1) % words).mean())
 
 
 if __name__ == "__main__":
