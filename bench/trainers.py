@@ -37,7 +37,7 @@ from astraflow_runtime.trainer.checkpoints.store import Checkpoints
 from astraflow_testing.conformance.subject import context
 from astraflow_torch_training.model import load_model
 from astraflow_training.micro_batches import micro_batches
-from bench.algorithms import MICRO_BATCH_TOKENS, MODEL, batch
+from bench.algorithms import MICRO_BATCH_TOKENS, MODEL, SHAPE, batch
 from bench.support.processes import running, wait_for
 from bench.support.timing import interleaved, ratio, spread
 
@@ -55,14 +55,15 @@ STEPS_BETWEEN = 10
 
 
 class Scene:
-    """What all steps have in common: model, batch and loss; with a ``place`` for what trainers write."""
+    """What all steps have in common: model, batch of so many ``rows`` and loss; with a ``place`` for what trainers write."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, rows: int = SHAPE.rows) -> None:
         torch.set_num_threads(1)
         self._catalog, self.place = Catalog.discover(), place
         self.folder = self.model(MODEL)
         self.algorithm = self.built("algorithm", "grpo")
-        self.given = prepared(batch(np.random.default_rng(0)), self.algorithm)
+        shape = replace(SHAPE, rows=rows)
+        self.given = prepared(batch(np.random.default_rng(0), shape), self.algorithm)
 
     def model(self, name: str) -> Path:
         """The folder of a model."""
@@ -98,10 +99,10 @@ class Scene:
 
 def measure(quick: bool) -> dict[str, float]:
     """The fields of the module's docstring, with the spread (interquartile range over median) of the pairs."""
-    pairs = 2 if quick else 15
+    pairs, rows = (2, 64) if quick else (15, SHAPE.rows)
     with tempfile.TemporaryDirectory() as scratch:
-        scene = Scene(Path(scratch))
-        found = two_ranks(Path(scratch), pairs)
+        scene = Scene(Path(scratch), rows)
+        found = two_ranks(Path(scratch), pairs, rows)
         for use in (name for name in BESIDE if can_run(name)):
             made = scene.trainer(use)
             found |= over_minimal(f"{use}_", scene, *scene.turns(made, pairs))
@@ -142,7 +143,7 @@ def over_minimal(
     }
 
 
-def two_ranks(place: Path, pairs: int) -> dict[str, float]:
+def two_ranks(place: Path, pairs: int, rows: int) -> dict[str, float]:
     """Of `fsdp`: the loop's CPU seconds over those of both ranks, whose steps take turns with it; waiting takes none."""
     store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     with contextlib.ExitStack() as stack:
@@ -152,6 +153,7 @@ def two_ranks(place: Path, pairs: int) -> dict[str, float]:
                     "bench.support.fsdp_rank",
                     str(place),
                     str(pairs),
+                    str(rows),
                     RANK=str(rank),
                     MASTER_ADDR="127.0.0.1",
                     MASTER_PORT=str(store.port),

@@ -1,4 +1,4 @@
-"""``python -m bench.support.fsdp_rank FOLDER PAIRS``: one of two ranks of `fsdp`; in rank 0 the minimal loop takes turns.
+"""``python -m bench.support.fsdp_rank FOLDER PAIRS ROWS``: one of two ranks of `fsdp`; in rank 0 the minimal loop takes turns.
 
 What steps took is left in FOLDER.
 """
@@ -15,10 +15,10 @@ from bench.support.timing import interleaved
 from bench.trainers import Scene, cpu_s
 
 
-def main(folder: Path, pairs: int) -> None:
+def main(folder: Path, pairs: int, rows: int) -> None:
     """Rank 1 makes as many steps as :meth:`Scene.turns` does in rank 0, and waits within them."""
     rank = int(os.environ["RANK"])
-    scene = Scene(folder)
+    scene = Scene(folder, rows)
     trainer = scene.trainer("fsdp", Ranks(rank, 2, rank, 600.0))
     found = {}
     if rank == 0:
@@ -33,4 +33,4 @@ def main(folder: Path, pairs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
