@@ -295,7 +295,7 @@ def test_vllm_trains_and_the_death_of_its_server_is_repaired(user: User) -> None
     # On a busy machine a server takes minutes to start again, and no episode shall end before that.
     patient = "run.episode_deadline_s=600"
     running = user.start("run", EXAMPLES / "vllm.toml", "--set", python, "--set", patient)
-    user.wait_for_steps(15, 400)
+    user.wait_for_steps(5, 600)
     (server,) = [
         pid
         for pid in live_processes(user.marker)
