@@ -39,7 +39,7 @@ from astraflow_runtime.raas.granted_places import GrantedPlaces
 from astraflow_runtime.raas.monitor import monitor_app, write_address
 from astraflow_runtime.raas.rewards.pool import RewardPool
 from astraflow_runtime.raas.service import RaasService
-from astraflow_runtime.raas.stored_drafts import StoredDrafts, draft_bytes
+from astraflow_runtime.raas.stored_drafts import StoredDrafts
 from astraflow_runtime.raas.user_objects import load_user_objects
 from astraflow_runtime.rollouts.sampling import GroupSampling
 from astraflow_runtime.telemetry.logs import configure_logging
@@ -160,10 +160,7 @@ class _Raas:
             config.run.give_up_after_s,
         )
         self.service.offer = self.offers.want
-        replicas = {name: handle.replicas for name, handle in self.handles.items()}
-        self.drafts = StoredDrafts(
-            self.service.dataflow.drafts, replicas, draft_bytes(config), config.run.deadline_s
-        )
+        self.drafts = StoredDrafts.of_run(config, self.service.dataflow.drafts, self.handles)
         self.runner.begins = self.drafts.fetch
         if self.shared is not None:
             self.shared.replicas = self._sleepers()

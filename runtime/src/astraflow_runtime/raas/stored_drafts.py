@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Self
 
 from astraflow_core.config.models import RunConfig
 from astraflow_core.errors import AstraFlowError
 from astraflow_engine_host.drafts import KEY
 from astraflow_runtime.raas.engines.host_client import HostClient
 from astraflow_runtime.raas.engines.replicas import Replicas
+from astraflow_runtime.raas.episodes.policy_engine import PolicyHandle
 from astraflow_wire.http.drafts import PastSequence
 from astraflow_wire.limits import MAX_DRAFT_BYTES
 from astraflow_wire.messages import Task
@@ -51,6 +53,12 @@ class StoredDrafts:
         self._most_bytes = dict(most_bytes)
         self._left_out = dict.fromkeys(most_bytes, 0)
         self._under_way: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def of_run(cls, config: RunConfig, ask: Ask, handles: Mapping[str, PolicyHandle]) -> Self:
+        """For the engines that take any, by the config."""
+        replicas = {name: handle.replicas for name, handle in handles.items()}
+        return cls(ask, replicas, draft_bytes(config), config.run.deadline_s)
 
     def fetch(self, task: Task) -> None:
         """A training task begins: its engines get what the dataflow has of its prompt, in the background."""
