@@ -65,6 +65,12 @@ def scored(row: tuple[Any, Images], of_placeholder: int) -> bytes:
     return json.dumps({"meta_info": meta}).encode()
 
 
+def test_a_sequence_to_score_may_begin_with_an_image(pictured: Path) -> None:
+    row = prompt(ImageModel.of(pictured), picture(3), [8])
+    scores = read_scores(scored(row, 5), row[0], 100, row[1])
+    assert scores.tolist() == [0, -101, -102, -103, -4]
+
+
 def test_scores_where_images_are_are_those_of_the_placeholder(row: tuple[Any, Images]) -> None:
     tokens, images = row
     scores = read_scores(scored(row, len(tokens)), tokens, 100, images)

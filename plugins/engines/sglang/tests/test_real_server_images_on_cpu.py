@@ -25,10 +25,12 @@ from astraflow_testing.conformance._models.images.rows import Row, pictured_rows
 from astraflow_testing.conformance.engine import EngineConformance
 from astraflow_testing.conformance.subject import Subject, installed
 from astraflow_testing.images.pictures import write_picture_model
+from astraflow_tiny_model.folder import ALPHABET
 
 pytestmark = BY_HAND
 MAX_BATCH, DEADLINE_S = 8, 300.0
-PLACEHOLDER = 27
+PLACEHOLDER = 20
+"""Not the last id of the vocabulary, which SGLang writes where images are."""
 
 
 @pytest.fixture(scope="module", params=["in_place", "retract"])
@@ -40,9 +42,13 @@ def keep(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def server(keep: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    model = write_picture_model(tmp_path_factory.mktemp("sglang") / "model", seed=9)
+    model = write_model(tmp_path_factory.mktemp("sglang") / "model", 9)
     with running_on_cpu(model, max_batch=MAX_BATCH, keep=keep) as url:
         yield url
+
+
+def write_model(folder: Path, seed: int) -> Path:
+    return write_picture_model(folder, seed=seed, image=ALPHABET[PLACEHOLDER])
 
 
 def engine(server: str, keep: str) -> Subject:
@@ -57,10 +63,18 @@ class TestSGLangImagesOnCpu(EngineImageTests):
     def component(self, server: str, keep: str) -> Subject:
         return engine(server, keep)
 
+    @pytest.fixture
+    def picture_model(self, tmp_path: Path) -> Path:
+        return write_model(tmp_path / "pictured", 0)
+
+    @pytest.fixture
+    def other_picture_model(self, tmp_path: Path) -> Path:
+        return write_model(tmp_path / "pictured-otherwise", 1)
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    return write_picture_model(tmp_path / "model", seed=5)
+    return write_model(tmp_path / "model", 5)
 
 
 def test_log_probs_are_those_of_transformers(
@@ -100,7 +114,7 @@ def test_an_image_that_is_read_again_has_the_new_tower(
     """A request under way at a swap is computed again, so what the old tower had made of its image must be forgotten."""
     if keep != "retract":
         pytest.skip("keeps keys and values")
-    other = write_picture_model(tmp_path / "other", seed=1) / "model.safetensors"
+    other = write_model(tmp_path / "other", 1) / "model.safetensors"
     files = model / "model.safetensors", other
 
     async def scenario(served: Served) -> None:

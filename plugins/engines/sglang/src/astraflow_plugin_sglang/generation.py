@@ -239,7 +239,7 @@ def read_scores(
     """Raw log-prob of each token given those before it: float32 ``[T]``, the first is 0. SGLang writes 0 for the last id of
     the vocabulary there, and the log-prob is right."""
     meta = read(answer)
-    found = _with_placeholders(meta, images) if images else meta.input_token_logprobs
+    found = _with_placeholders(meta, tokens, images) if images else meta.input_token_logprobs
 
     def written(token: int) -> int:
         return token if token < vocabulary - 1 else 0
@@ -251,7 +251,7 @@ def read_scores(
     return scores
 
 
-def _with_placeholders(meta: _Meta, images: Images) -> list[_Entry]:
+def _with_placeholders(meta: _Meta, tokens: npt.NDArray[np.int32], images: Images) -> list[_Entry]:
     found, asked = list(meta.input_token_logprobs), meta.input_token_ids_logprobs
     if len(asked) != len(found) or max(image.end for image in images) > len(found):
         raise AstraFlowError(
@@ -259,6 +259,6 @@ def _with_placeholders(meta: _Meta, images: Images) -> list[_Entry]:
         )
     for image in images:
         for place in range(image.start, image.end):
-            if given := asked[place]:  # the first token is given nothing
-                found[place] = given[0]
+            given = asked[place]  # none of the first token
+            found[place] = given[0] if given else (None, int(tokens[place]), None)
     return found
