@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from astraflow_core.errors import PreflightError
-from astraflow_runtime.models.files import check_config, check_exact, check_files
+from astraflow_runtime.models.files import check_config, check_context, check_exact, check_files
 from astraflow_tiny_model.folder import write_tiny_model
 
 INDEX = "model.safetensors.index.json"
@@ -123,6 +123,22 @@ def test_weights_of_another_number_of_experts(tmp_path: Path, more: dict[str, An
     cut(WEIGHTS, 100)(folder)
     with pytest.raises(PreflightError, match="is not a complete safetensors file"):
         check_files(folder, "m", weights=True)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        config_with(max_position_embeddings=16),
+        config_with(text_config={"max_position_embeddings": 16}),
+    ],
+)
+def test_a_sequence_needs_room_for_a_prompt(folder: Path, spoil: Callable[[Path], object]) -> None:
+    spoil(folder)
+    check_context("solver", folder, 15)
+    with pytest.raises(
+        PreflightError, match=r"max_tokens: 16 leaves no room .* 'solver', 16 tokens"
+    ):
+        check_context("solver", folder, 16)
 
 
 def test_pickles_are_told_apart_from_nothing(folder: Path) -> None:

@@ -59,6 +59,17 @@ def check_files(folder: Path, who: str, *, weights: bool) -> None:
         raise PreflightError(f"{who}: {problem}")
 
 
+def check_context(policy: str, folder: Path, max_tokens: int) -> None:
+    """Raise :class:`PreflightError` if ``max_tokens`` are all that the context of the model in ``folder`` has."""
+    config = check_config(folder, f"policies.{policy}.model")
+    context = (config.get("text_config") or config).get("max_position_embeddings")
+    if isinstance(context, int) and max_tokens >= context:
+        raise PreflightError(
+            f"sampling.max_tokens: {max_tokens} leaves no room for a prompt in the context of policy {policy!r}, {context} "
+            "tokens; lower it"
+        )
+
+
 def check_experts(policy: str, model: str, folder: Path) -> ExpertLayers:
     """The experts that ``router_replay`` of a policy records. Raises :class:`PreflightError` if its ``model``, which is
     in ``folder``, has none, or its routers are not known."""

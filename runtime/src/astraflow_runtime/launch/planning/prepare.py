@@ -46,7 +46,7 @@ from astraflow_runtime.launch.planning.user_objects import (
     write_private,
 )
 from astraflow_runtime.launch.results.live_curves import wants_curves
-from astraflow_runtime.models.files import check_config, check_exact, check_experts, check_images
+from astraflow_runtime.models.files import check_context, check_exact, check_experts, check_images
 from astraflow_runtime.models.folders import check_models, find_models, with_folders, write_models
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_runtime.raas.episodes.dry_process import (
@@ -146,13 +146,7 @@ def prepare(
 def _check_context(config: RunConfig) -> None:
     """Refuse a ``max_tokens`` that leaves no room for a prompt; longer prompts show when they come."""
     for name, policy in config.policies.items():
-        described = check_config(Path(policy.model), f"policies.{name}.model")
-        context = described.get("max_position_embeddings")
-        if isinstance(context, int) and config.sampling.max_tokens >= context:
-            raise PreflightError(
-                f"sampling.max_tokens: {config.sampling.max_tokens} leaves no room for a prompt in the "
-                f"context of policy {name!r}, {context} tokens; lower it"
-            )
+        check_context(name, Path(policy.model), config.sampling.max_tokens)
 
 
 def _check_experts(config: RunConfig) -> None:
