@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("core", "libs/*", "testing")
-EVERYTHING = (*SOURCES, "runtime", "plugins/*/*", "contrib/*", "contrib/commands/*")
+EVERYTHING = (*SOURCES, "runtime", "plugins/*/*", "contrib/*", "contrib/*/*")
 RECORD = ROOT / "tests" / "turns.json"
 """Test → the digest of its files when it passed."""
 MARK = "turns"
