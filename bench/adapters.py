@@ -1,4 +1,4 @@
-"""What a version costs when only an adapter travels: its bytes, and the time for which the engine `torch` is paused.
+"""The cost of a version if only an adapter is sent: its bytes, and the pause of the engine `torch`.
 
 A model of 6 layers (hidden 512) on CPU; adapters on all linear layers. `bytes_whole`: the file of a whole version in bfloat16;
 `bytes_rank_R`: that of an adapter of rank R, also in 16 bits; `share_rank_R`: of the whole one. `swap_whole_s` and

@@ -1,4 +1,4 @@
-"""The quickstart's task, learned by an agent with the client of OpenAI, beside the workflow `single_turn`.
+"""The quickstart's task, learned by an agent with the OpenAI client, compared with the workflow `single_turn`.
 
 `examples/agent_service.toml`, whose agent is a process with the unmodified client and nothing of ours, and
 `examples/quickstart.toml`, seed by seed, each run until 0.9 of the held-out prompts are right, greedily sampled (evaluated

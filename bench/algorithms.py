@@ -1,4 +1,4 @@
-"""What the losses cost beside the forward and backward passes of the quickstart's model, on the same tokens.
+"""The cost of the losses compared with the forward and backward passes of the quickstart's model, on the same tokens.
 
 For each loss: CPU seconds of everything that the algorithm does for a batch (advantages, weights, the loss and
 the backward pass through it to the log-probs, and the entropy, of the model), over those of the model's own

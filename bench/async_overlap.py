@@ -1,4 +1,4 @@
-"""Rollout and training at once: a whole run with a sleeping engine, beside the ideal and beside synchronous.
+"""Concurrent rollout and training: a whole run with a sleeping engine, compared with the ideal and with a synchronous run.
 
 What overlap can reach depends on how long a group takes, beside a batch. Of lengths that are log-normal with
 sigma 1, the longest of a group of 8 is 4.7 medians on average and a sequence 1.65, so that a batch of ``B``

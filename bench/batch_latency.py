@@ -1,4 +1,4 @@
-"""A trainer's GET of a batch from a full buffer: beside a raw socket, and beside padded pickles."""
+"""A trainer's GET of a batch from a full buffer, compared with a raw socket and with padded pickles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults in runs of real processes: is anything lost, doubled or torn, does the run go on, and how soon?
+"""Faults in runs of real processes: is anything lost, duplicated or torn, does the run continue, and how soon?
 
 Each run has two policies, three RaaS with engine hosts, evaluation, checkpoints and recorded batches; the model is a
 table, so that what is measured is the system. One RaaS is far: it reaches the dataflow over TLS. The versions of the

@@ -1,4 +1,4 @@
-"""Weights in shared memory: publish until a mapping that an engine can use, beside one copy and one hash.
+"""Weights in shared memory: from a publish to a mapping that an engine can use, compared with one copy and one hash.
 
 The receiver is a process of its own, as in a run. A cycle is: the trainer's half copies and hashes a model
 into shared memory and names it; the receiver's half leases, maps and verifies every block; the mapping is

@@ -1,4 +1,4 @@
-"""What data policies cost with a million known prompts: time per decision, memory per prompt, a checkpoint.
+"""The cost of data policies with a million known prompts: time per decision, memory per prompt, a checkpoint.
 
 A *decision* is all that a policy is asked and told about one prompt: ``admit``, ``on_admitted``, ``accept``
 of its group (made beforehand) and ``on_ended``, as far as it has them, for prompts in random order out of those known;

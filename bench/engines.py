@@ -1,4 +1,4 @@
-"""The engines beside each other, beside a bare vLLM server and beside ``model.generate``, on SmolLM2 and a tiny model.
+"""The engines compared with each other, with a bare vLLM server and with ``model.generate``, on SmolLM2 and a tiny model.
 
 `raas_over_bare`: tokens per second of 16 equal requests (32 + 64 tokens) through the engine host of `vllm`, over
 those of the same requests posted to the same server with no code of ours but the reading of the answers.

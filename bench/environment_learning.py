@@ -1,4 +1,4 @@
-"""What environments teach: held-out accuracy and reward of runs through all services, from a start that has imitated a little.
+"""Learning in environments: held-out accuracy and reward of runs through all services, after a short imitation.
 
 A case is a configuration of ``bench/support/environment_learning`` and who demonstrates its tasks there: ``coin`` (a house in text,
 environment `adventure`), ``sql`` (lists of columns, answered by queries that are executed), ``code`` (functions, completed and

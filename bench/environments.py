@@ -1,4 +1,4 @@
-"""Environments through the pool that workflows have, beside the bare library in a loop.
+"""Environments through the pool of workflows, compared with the bare library in a loop.
 
 `NAME_over_bare`: steps per CPU second of whole episodes, 16 at once, over those of the same episodes played one after the
 other by the library alone (`bench.support.environment_cases`). Of the pool count this process and the worker processes, whose

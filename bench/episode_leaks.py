@@ -1,4 +1,4 @@
-"""What is left after 10⁴ episodes of which some crash, hang, leak and lie: processes, file handles, temporary files.
+"""Leftovers of 10⁴ episodes, some of which crash, hang, leak or report wrong results: processes, file handles, temporary files.
 
 Half of the episodes are of a text game in worker processes (`bench.support.unreliable_game`), half are programs in the warm
 sandbox. A schedule that is drawn from a seed lets ``faulty`` of them fail: workers that die by SIGSEGV, hang, take 1 GiB, give

@@ -1,4 +1,4 @@
-"""Does a fault change what is trained? Prompts, lengths and rewards of the trained rows, with and without each kind of fault.
+"""Does a fault change the trained data? Prompts, lengths and rewards of the trained rows, with and without each kind of fault.
 
 Whole runs in `bench/simulation`, of the real services. A quarter of the prompts has episodes of up to 3 tokens, the others
 up to 6, 9 and 12; a token takes 0.2 s on average, so that the longest groups take 8 s. Each kind of fault comes alone, far

@@ -1,4 +1,4 @@
-"""What a pushed group costs the dataflow, beside a bare handler of the same bodies, at 1 to 1000 RaaS."""
+"""The CPU cost of a pushed group in the dataflow, compared with a bare handler of the same bodies, at 1 to 1000 RaaS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents with the client of OpenAI through the gateway, beside the same generations asked of the engine host.
+"""Agents with the OpenAI client through the gateway, compared with the same generations requested directly from the engine host.
 
 The first of SmolLM2's thirty layers, with its tokenizer and template, in the engine host of `torch`: a call of the whole
 model takes a second of a processor, and there are more than a thousand. A conversation has 3 turns of 16 tokens, at 256 one,

@@ -1,4 +1,4 @@
-"""How far the log-probs of engine and trainer are apart, pair by pair, and what it costs that they are equal.
+"""The difference between the log-probs of engine and trainer, pair by pair, and the cost of making them equal.
 
 An engine samples `ROWS` rows of different lengths, and the trainer is asked for the log-probs of the sampled tokens, both with the
 same float32 weights. `PAIR_mean`, `PAIR_p50`, `PAIR_p99` and `PAIR_largest` are of the absolute differences in nats, `PAIR_equal` is the share of

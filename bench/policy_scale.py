@@ -1,4 +1,4 @@
-"""What a row costs the dataflow in a run with 1, 2, 4 and 8 policies, and what a stalled trainer costs the others.
+"""The cost of a row in the dataflow of a run with 1, 2, 4 and 8 policies, and the effect of a stalled trainer on the others.
 
 Whatever the number of policies, a group has as many sequences of as many tokens (eight trajectories of eight turns,
 which the policies take in turn), a batch as many rows, as many groups may be under way, and there are as many batches

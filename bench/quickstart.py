@@ -1,4 +1,4 @@
-"""The main job, `astraflow run examples/quickstart.toml`: what it learns and what it costs."""
+"""The main example, `astraflow run examples/quickstart.toml`: its accuracy and its cost."""
 
 from __future__ import annotations
 

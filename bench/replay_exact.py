@@ -1,4 +1,4 @@
-"""A recorded run served again: are its batches and weights the same, and how much faster is it?
+"""A replayed run: are its batches and weights the same, and how much faster is it?
 
 The quickstart with fewer updates, one thread and a trainer that notes a digest of every batch that it is given, as arrays. Then
 `astraflow replay` of that run. `batches_equal` and `weights_equal` are 1 if the trainer was given the same batches in the same

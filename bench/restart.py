@@ -1,4 +1,4 @@
-"""How long does a dataflow take to go on after a long run?
+"""How long does a dataflow take to restart after a long run?
 
 A journal of 10⁵ groups of two sequences (`groups`), written through the journal's own writer without a run: for each group the
 prompt that was taken, the lease and the push, for each 32 groups a batch, a version and an acknowledgement, and a checkpoint after

@@ -1,4 +1,4 @@
-"""What the reward ``math_verify`` costs, and what hostile answers cost those who wait beside them.
+"""The cost of the reward ``math_verify``, and the delay of other answers by hostile ones.
 
 ``quick_us`` is the CPU time of a call that numbers decide. ``loop_p99_ms`` is the CPU time that a call takes on the event loop, for a
 mix of which a tenth is hostile. ``beside_p50_ms`` and ``beside_p99_ms`` are the wall time of calls that are not hostile in that

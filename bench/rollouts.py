@@ -1,4 +1,4 @@
-"""What the rollout store of a run costs: CPU time beside a run without it, bytes on disk, and how soon it is read.
+"""The cost of a run's rollout store: CPU time compared with a run without it, bytes on disk, and the time to read it.
 
 `store_cpu_fraction` is the CPU time of everything that the store does in a quickstart, measured by doing it again with what
 the run has stored (texts decoded, records built, compressed and written), as a share of the CPU time of that run.

@@ -1,4 +1,4 @@
-"""What router replay does for the log-probs of a model with experts, and what it costs.
+"""The effect of router replay on the log-probs of a model with experts, and its cost.
 
 The engine `torch` samples with weights in bfloat16, the trainer `torch` computes log-probs with them in float32, as with
 ``publish_dtype = "bfloat16"``. `other_experts`: share of the sampled tokens for which a router of the trainer, in any layer,

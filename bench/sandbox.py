@@ -1,4 +1,4 @@
-"""A small program in the warm sandbox, beside a bare `subprocess` of the same; and the probes that escape.
+"""A small program in the warm sandbox, compared with a bare `subprocess`; and the probes that escape.
 
 The program reads a number and prints a sum of squares. `speed_over_subprocess`: wall time of `python -c PROGRAM` over that of
 `WarmRunner.run`, median of interleaved pairs, one at a time; `speed_over_isolated`: the same for `python -I -S -c`, which starts

@@ -1,4 +1,4 @@
-"""Do second leases shorten the wait for a batch, and do they change what is trained?
+"""Do second leases shorten the wait for a batch, and do they change the trained data?
 
 Whole runs in `bench/simulation`, of the real services, without faults: three RaaS, of which one takes four times as long as the
 others (``slow``), or all of one pace (``equal``), with `run.max_staleness` 0, so that every batch waits for its own tasks, and with

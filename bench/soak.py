@@ -1,4 +1,4 @@
-"""Do memory, open files and latency of a dataflow stay flat over many groups, and how soon does it go on after them?
+"""Do memory, open files and latency of a dataflow stay flat over many groups, and how fast does it restart afterwards?
 
 A dataflow process is given groups by eight clients that speak as RaaS do, and a trainer that takes batches, publishes and
 checkpoints: each group has a prompt of its own and two rows of 16 tokens, each row names itself, and each must be trained

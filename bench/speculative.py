@@ -1,4 +1,4 @@
-"""What drafts from the history save in the engine `torch`, and that they change nothing.
+"""The savings from drafts in the engine `torch`, and a check that they do not change the tokens.
 
 A model of four layers samples `PROMPTS` prompts `SAMPLES` times each, `TOKENS` tokens, with ``speculation = "none"`` and with
 ``"history"``, in turn. It is made so that it speaks in phrases of `PHRASE` tokens, after each of which it chooses one of `FORKS`

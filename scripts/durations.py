@@ -1,4 +1,4 @@
-"""What the tests cost in CPU seconds: recorded in tests/durations.json, the light ones held to the budgets in CONTRIBUTING.md.
+"""The costs of the tests in CPU seconds: recorded in tests/durations.json, with budgets for the light ones in CONTRIBUTING.md.
 
 CPU time, of the processes that a test starts too, says the same beside other work; wall time does not.
 """

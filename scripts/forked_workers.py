@@ -1,4 +1,4 @@
-"""Tests in workers that are forked once all tests are collected: ``--forked-workers N``.
+"""Runs tests in workers that are forked once all tests are collected: ``--forked-workers N``.
 
 Those of pytest-xdist import and collect all tests again, each of them. Scopes of tests are dealt out as
 :class:`scheduling.LongestFirst` does it, with its records.

@@ -1,4 +1,4 @@
-"""Run what only a machine with a GPU can: every test marked ``gpu``, then ``bench.on_gpu``; and write a report to paste.
+"""Run everything that needs a GPU: every test marked ``gpu``, then ``bench.on_gpu``; and write a report to paste.
 
 The report is ``bench/results/gpu/CARD.md``, the figures are in ``CARD.json`` beside it. All of it ends within `MINUTES`. The exit code is
 0 if every test passed and every figure was measured, 2 where torch finds no CUDA device.

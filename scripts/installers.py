@@ -1,4 +1,4 @@
-"""Makes the environment and installs into it, with uv or pip; needs the standard library alone."""
+"""Creates the environment and installs into it, with uv or pip; needs only the standard library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interpreters of their own for tools that neither users nor tests need, with every version pinned."""
+"""Separate interpreters for tools that neither users nor tests need, with every version pinned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notes where refusals are raised, to find those that nobody provoked."""
+"""Records where ``Refused`` is raised, to find errors that no test provokes."""
 
 from __future__ import annotations
 

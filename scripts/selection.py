@@ -1,4 +1,4 @@
-"""Which test files are pure (`make fast`), and which tests a change asks for (`make test ARGS=--changed`)."""
+"""Which test files are pure (`make fast`), and which tests a change affects (`make test ARGS=--changed`)."""
 
 from __future__ import annotations
 

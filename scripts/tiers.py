@@ -1,4 +1,4 @@
-"""The tiers of the tests: which marks and workers each has, and what is run again where a loaded machine judges."""
+"""The tiers of the tests: the marks and workers of each, and the tests that are repeated on a loaded machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What takes turns: of some heavy tests a commit runs a share, chosen by the sources that they test.
+"""Rotation of heavy tests: a commit runs a share of them, chosen by the sources that they test.
 
 A test with the mark ``turns`` names the files that it is about, as patterns. It is run by every commit in which these are not as
 they were when it passed and ``dev.py heavy --record-durations`` recorded that, and by a third of all other commits.

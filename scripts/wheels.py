@@ -1,4 +1,4 @@
-"""Builds distributions as users get them and installs them where nothing else is."""
+"""Builds distributions as users get them and installs them into an empty environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The least that a service can do with a push: one ASGI function that reads the body, keeps it and appends
+"""The minimal handler of a push: one ASGI function that reads the body, keeps it and appends
 it to a file, as the journal of a dataflow does.
 
 Restates no system: it is the floor that our server library sets (same uvicorn, no framework above it).

@@ -1,4 +1,4 @@
-"""The agents of ``bench.gateway``, in an interpreter that has the client of OpenAI and nothing of ours.
+"""The agents of ``bench.gateway``, in an interpreter with the OpenAI client and without AstraFlow.
 
 Each line of standard input is an order: ``{"base_url", "keys", "turns", "question"}``. One conversation for each key runs at
 once, all over one pool of connections; after each reply the question comes again. A line of JSON is printed when all have ended.

@@ -1,1 +1,1 @@
-"""Faults in runs of real processes: the run, its links, the faults, and what must hold whatever happens."""
+"""Faults in runs of real processes: the run, its links, the faults, and the invariants."""

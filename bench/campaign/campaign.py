@@ -1,4 +1,4 @@
-"""A campaign: runs one after the other, each with faults drawn by its seed, and what came of them."""
+"""A campaign: consecutive runs, each with faults drawn by its seed, and their results."""
 
 from __future__ import annotations
 

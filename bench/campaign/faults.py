@@ -1,4 +1,4 @@
-"""The faults: what is done to a run, by seed, and when its end is what the seconds of recovery count from."""
+"""The faults of a run, by seed, and whether the seconds of recovery count from the end of a fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links that break: what passes through is cut, stopped, or has a bit flipped, when it is told to.
+"""Links that break, stall or flip a bit on command.
 
 A :class:`Link` passes TCP connections on to an address. With a TLS context it is what the documents ask for on a network
 that is not yours: a proxy that ends the encryption before the service.

@@ -1,4 +1,4 @@
-"""What must hold at the end of a run, whatever was done to it."""
+"""The invariants that must hold at the end of a run after any faults."""
 
 from __future__ import annotations
 

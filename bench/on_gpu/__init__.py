@@ -1,1 +1,1 @@
-"""What one GPU does: benchmarks that a machine without one cannot run, and a report of them for ``make gpu``."""
+"""Benchmarks that need a GPU, and a report of them for ``make gpu``."""

@@ -1,4 +1,4 @@
-"""Engine `torch` beside ``model.generate``.
+"""Engine `torch` compared with ``model.generate``.
 
 `torch_over_generate_ragged`: as in `bench engines`, on the device. `torch_tokens_s`: tokens per second of `REQUESTS` requests at once
 with prompts of `PROMPT` and answers of `SAMPLED` tokens, in bfloat16.

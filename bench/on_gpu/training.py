@@ -1,4 +1,4 @@
-"""Steps of the trainer `torch` beside a loop written out, and rows that are packed as trees beside rows that are not.
+"""Steps of the trainer `torch` compared with a hand-written loop, and rows packed as trees compared with other rows.
 
 `train_over_minimal`: wall seconds of a step of the loss `grpo` written out on ready-made tensors, over those of ``Trainer.step`` on
 the same batch, both in float32; their gradients are the same, which is checked. `train_tokens_s`, `train_bfloat16_tokens_s`: tokens

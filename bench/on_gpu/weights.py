@@ -1,4 +1,4 @@
-"""Weights out of another process's memory by `cuda_ipc`, beside a bare copy on the device.
+"""Weights from another process's memory by `cuda_ipc`, compared with a bare copy on the device.
 
 `ipc_gb_s`: 10⁹ bytes per second of a version that a receiver maps, checks by its digests and copies into tensors of its own.
 `ipc_over_copy`: seconds of that copy alone, of tensors of this process, over those of all of it: 1 would be a transfer that checks

@@ -1,4 +1,4 @@
-"""``python -m bench.simulation SEED [STEPS]``: play the run of a seed once more, with all that its services log."""
+"""``python -m bench.simulation SEED [STEPS]``: repeat the run of a seed, with the logs of all services."""
 
 from __future__ import annotations
 

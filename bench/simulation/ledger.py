@@ -1,4 +1,4 @@
-"""What must hold, noted from outside of the services: what was pushed, published and trained."""
+"""The invariants, checked outside the services: pushed groups, published versions and trained rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A RaaS of a simulated run: its real control loop and client, with a toy in the place of engines and episodes."""
+"""A RaaS of a simulated run: its real control loop and client, with toys instead of engines and episodes."""
 
 from __future__ import annotations
 

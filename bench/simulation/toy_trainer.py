@@ -1,4 +1,4 @@
-"""The trainer of a simulated run: its real loop, client, versions and checkpoints, with a counter in the place of a model."""
+"""The trainer of a simulated run: its real loop, client, versions and checkpoints, with a counter instead of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An event loop whose time passes only when nothing is left to do, and blocking code that runs within it."""
+"""An event loop whose time advances only when there is nothing left to do, and blocking code that runs in it."""
 
 from __future__ import annotations
 

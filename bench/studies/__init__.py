@@ -1,1 +1,1 @@
-"""Studies: what algorithms and data policies do to learning. Each is run by ``python -m bench.studies.NAME``."""
+"""Studies of the effects of algorithms and data policies on learning. Each is run by ``python -m bench.studies.NAME``."""

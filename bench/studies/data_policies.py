@@ -1,4 +1,4 @@
-"""Data policies and what they save: ``python -m bench.studies.data_policies [--seeds 0 1 2]``.
+"""Data policies and their savings: ``python -m bench.studies.data_policies [--seeds 0 1 2]``.
 
 The quickstart (its task, model and reward) on 512 prompts with 8 rollouts each and 60 updates of 256 rows; where
 half of a batch is replayed 120, for which the rollouts of 60 suffice. ``ds``: dynamic sampling; ``replay_R``: the share R of a batch is rows of earlier batches, at most

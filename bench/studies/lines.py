@@ -1,4 +1,4 @@
-"""Pictures of what was measured: panels of lines, steps or bars over numbers, as SVG."""
+"""Pictures of measurements: panels of lines, steps or bars over numbers, as SVG."""
 
 from __future__ import annotations
 

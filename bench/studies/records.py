@@ -1,4 +1,4 @@
-"""The runs of a study: made one after the other, kept in a file after each, never made twice."""
+"""The runs of a study: made one after the other, stored in a file after each, and never repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of real processes whose engines and trainers take as long as they are told (:mod:`bench.support.paced`), what is read
+"""Runs of real processes whose engines and trainers take a given time (:mod:`bench.support.paced`), what is read
 of them afterwards, and the command line of a study that consists of such runs."""
 
 from __future__ import annotations

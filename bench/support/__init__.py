@@ -1,1 +1,1 @@
-"""What the benchmarks share: clocks, processes, load. No benchmark itself."""
+"""Shared code of the benchmarks: clocks, processes, load. It contains no benchmark."""

@@ -1,4 +1,4 @@
-"""``python -m bench.support.engine_tables``: put what benchmark ``engines`` recorded into the READMEs of the engines.
+"""``python -m bench.support.engine_tables``: write the record of benchmark ``engines`` into the READMEs of the engines.
 
 A README holds a table between ``<!-- recorded: NAME -->`` and ``<!-- end -->``.
 """

@@ -1,4 +1,4 @@
-"""What a delta must cost at least: the entropy of its positions and of its steps."""
+"""The minimum size of a delta: the entropy of its positions and of its steps."""
 
 from __future__ import annotations
 

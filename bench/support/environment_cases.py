@@ -1,4 +1,4 @@
-"""What ``bench.environments`` plays: each environment beside the bare library, with the same actions.
+"""The cases of ``bench.environments``: each environment and the bare library, with the same actions.
 
 To add one, write a function that returns a :class:`Case` and name it in :data:`CASES`.
 """

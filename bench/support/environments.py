@@ -1,4 +1,4 @@
-"""Virtual environments of other sides, made once and kept in the cache folder."""
+"""Virtual environments of the compared systems, created once and kept in the cache folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs learn: their held-out accuracy, update by update, and what it cost."""
+"""Learning curves of runs: their held-out accuracy, update by update, and its cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m bench.support.mismatch_tables``: put what benchmark ``mismatch`` recorded into `docs/mismatch.md`."""
+"""``python -m bench.support.mismatch_tables``: write the record of benchmark ``mismatch`` into `docs/mismatch.md`."""
 
 from __future__ import annotations
 

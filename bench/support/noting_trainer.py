@@ -1,4 +1,4 @@
-"""The trainer `torch`, which notes what it is given."""
+"""The trainer `torch`, which records its batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module of the benchmarks in a process of its own that obeys one JSON line after another."""
+"""A module of the benchmarks in a separate process that executes one JSON line after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy that learns for next to no CPU time, and an engine and a trainer that take as long as they are told.
+"""A policy that learns for next to no CPU time, and an engine and a trainer that take a given time.
 
 The policy is a table: what follows ``n`` tokens of an answer depends on token ``n`` + 1 of the prompt alone, which is enough to
 write the complement of digits, for prompts that were never trained as well. The time of a rollout is that of the tokens which a model

@@ -1,4 +1,4 @@
-"""Services under measurement, each a process of its own, ended with the ``with`` block."""
+"""Services under measurement, each in a separate process that ends with the ``with`` block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/decisions.md: each decision under a heading of its own, and a table of contents by topic.
+"""docs/decisions.md: each decision under its own heading, and a table of contents by topic.
 
 The page is written by hand, new decisions at its end; a paragraph that begins with a bold sentence becomes a heading
 and a text. Below a heading ``<!-- topic: NAME -->`` says where the table of contents lists it.

@@ -1,4 +1,4 @@
-"""The part of docs/processes.md on engine hosts: every message, what it does and how it fails."""
+"""The part of docs/processes.md on engine hosts: every message with its effect and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tree of structs holds, from the docstrings that stand below their fields."""
+"""The fields of a tree of structs, with the docstrings below them."""
 
 from __future__ import annotations
 

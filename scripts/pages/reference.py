@@ -1,4 +1,4 @@
-"""docs/api/: what each public name is, from its definition and docstring; a page for each distribution."""
+"""docs/api/: a description of each public name, from its definition and docstring; a page for each distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the JSON of the services holds. Dotted keys; ``NAME`` stands for a name, ``N`` for a place in a list.
+"""The contents of the JSON of the services. Dotted keys; ``NAME`` stands for a name, ``N`` for a place in a list.
 
 A test compares these with what real services answer.
 """

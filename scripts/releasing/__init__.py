@@ -1,1 +1,1 @@
-"""What `make release` does, one step a module."""
+"""The steps of `make release`, one module each."""

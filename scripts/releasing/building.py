@@ -1,4 +1,4 @@
-"""Build distributions twice, from two copies of the tree, and compare what came out byte by byte."""
+"""Build distributions twice, from two copies of the tree, and compare the results byte by byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments with what is released and nothing else of ours."""
+"""Environments with the released distributions and no other AstraFlow code."""
 
 from __future__ import annotations
 

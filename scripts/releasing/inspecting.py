@@ -1,4 +1,4 @@
-"""What the metadata of a built distribution must say."""
+"""Checks of the metadata of a built distribution."""
 
 from __future__ import annotations
 

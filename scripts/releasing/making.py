@@ -1,4 +1,4 @@
-"""A release in the making: the steps in their order, each saying what came of it."""
+"""The steps of a release in order, each with its result."""
 
 from __future__ import annotations
 

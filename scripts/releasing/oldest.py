@@ -1,4 +1,4 @@
-"""Whether the lower bounds in the pyproject files are true: light tests with the oldest versions that they allow."""
+"""Checks the lower bounds in the pyproject files: light tests with the oldest versions that they allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The software bill of materials: our distributions with their files, and what an environment with all of them holds."""
+"""The software bill of materials: our distributions with their files, and the contents of an environment with all of them."""
 
 from __future__ import annotations
 

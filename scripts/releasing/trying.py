@@ -1,4 +1,4 @@
-"""Use what is released as a newcomer would: list plugins, ask the doctor, train for three updates."""
+"""Use the release as a new user would: list plugins, run the doctor, train for three updates."""
 
 from __future__ import annotations
 

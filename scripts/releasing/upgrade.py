@@ -1,4 +1,4 @@
-"""Whether a run of the release before goes on with this one, or is refused with the reason."""
+"""Whether a run of the previous release continues with this one, or is rejected with the reason."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What `make site` does: the pages as a site, checked."""
+"""The steps of `make site`: build the pages as a site, and check it."""

@@ -1,4 +1,4 @@
-"""Look at the built pages: every link within the site leads somewhere, and nothing comes from another host."""
+"""Look at the built pages: every link within the site has a target, and nothing is loaded from another host."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The environments that ``bench.environment_learning`` learns, and who demonstrates them."""
+"""The environments that ``bench.environment_learning`` learns, and their demonstrators."""

@@ -1,4 +1,4 @@
-"""Those who demonstrate an environment: the replies that solve a task, and what a policy is told before each of them."""
+"""Demonstrators of an environment: the replies that solve a task, and the prompt before each of them."""
 
 from __future__ import annotations
 

@@ -206,9 +206,7 @@ class TrainerConformance(
         one, other = rig.build(), rig.build()
         before = exported(one)
         DEMANDS.that(
-            exported(other) == before,
-            "two instances start with different weights",
-            "one initial model",
+            exported(other) == before, "two instances start differently", "one initial model"
         )
         metrics = [train(trainer, range(2)) for trainer in (one, other)]
         same, words = same_update(before, exported(one), exported(other), BITWISE)

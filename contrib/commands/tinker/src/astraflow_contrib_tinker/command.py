@@ -12,15 +12,15 @@ from astraflow_runtime.cli.helping import teach
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.description = (
-        "Serves a model to training scripts that are written for Tinker: they compute gradients, make optimizer steps, "
-        "sample and save with the unmodified `tinker` client. Ctrl-C ends the server; what was saved by name stays in "
+        "Serves a model to training scripts written for Tinker: they compute gradients, make optimizer steps, "
+        "sample and save with the unmodified `tinker` client. Ctrl-C ends the server; states saved by name stay in "
         "--directory."
     )
     parser.add_argument(
         "file",
         metavar="FILE",
         nargs="?",
-        help="a run's TOML file: its policy's model, trainer and engine are served; default: a tiny random model",
+        help="a run's TOML file: it serves the model, trainer and engine of a policy; default: a tiny random model",
     )
     parser.add_argument(
         "--policy", metavar="NAME", help="the policy of the file, if it has several"
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="override a key of the file, as --set of `astraflow run` does; may be repeated",
+        help="override a key of the file, as in `astraflow run --set`; may be repeated",
     )
     where = parser.add_argument_group("where")
     where.add_argument(
@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keys",
         metavar="FILE",
         type=Path,
-        help="a TOML file for several users, instead of --token-file: a table for each, with key, and if wanted the limits "
-        "requests (under way), models and disk_gib; they do not see each other, and take turns",
+        help="a TOML file for several users, instead of --token-file: a table for each, with key, and optionally the limits "
+        "requests (in progress), models and disk_gib; keys are isolated from each other and served alternately",
     )
     where.add_argument(
         "--certificate", metavar="FILE", type=Path, help="TLS certificate with its chain (PEM)"
@@ -62,15 +62,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         type=Path,
         default=Path("tinker"),
-        help="for what clients save by name; default: %(default)s",
+        help="folder for states that clients save by name; default: %(default)s",
     )
     where.add_argument(
         "--keep-every",
         metavar="STEPS",
         type=_count,
         default=0,
-        help="keep running models in --directory, a state after so many optimizer steps and the requests since: when the server "
-        "is started again, even if it was killed, its clients go on; needs --token-file or --keys; default: models end with the server",
+        help="keep running models in --directory, with a state after this number of optimizer steps and the later requests: when "
+        "the server is restarted, even if it was killed, its clients continue; needs --token-file or --keys; default: models end with the server",
     )
     limits = parser.add_argument_group("limits")
     limits.add_argument(
@@ -78,14 +78,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=_count,
         default=4,
-        help="models trained at a time; default: %(default)s",
+        help="maximum number of models in training; default: %(default)s",
     )
     limits.add_argument(
         "--engines",
         metavar="N",
         type=_count,
         default=2,
-        help="engines that sample, each with one version of the weights at a time; default: %(default)s",
+        help="engines for sampling, each with one version of the weights at a time; default: %(default)s",
     )
     parser.set_defaults(command=run)
     teach(
