@@ -141,7 +141,9 @@ def test_an_episode_of_a_workflow_is_played_as_often_as_asked(tmp_path: Path) ->
 def test_what_cannot_be_measured_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UserError, match="no shipped data policy does what 'three_zones' does"):
+    with pytest.raises(
+        UserError, match="no included data policy has the capabilities of 'three_zones'"
+    ):
         measured(tmp_path / "scale", "data_policy", "three_zones")
     file = tmp_path / "request.json"
     file.write_text(json.dumps(request("reward", "nothing_of_this_name")))

@@ -59,7 +59,9 @@ def test_the_required_fixture_says_what_to_return(pytester: pytest.Pytester) -> 
 def test_a_failure_names_the_deed_the_demand_and_the_protocol(pytester: pytest.Pytester) -> None:
     result = run(pytester, INTEGER, "pass")
     assert result.parseoutcomes()["failed"] == 1
-    result.stdout.fnmatch_lines(["*newest: key returned -1", "*protocols/data_policy.py requires:*"])
+    result.stdout.fnmatch_lines(
+        ["*newest: key returned -1", "*protocols/data_policy.py requires:*"]
+    )
 
 
 def test_a_failure_may_be_expected_for_a_reason(pytester: pytest.Pytester) -> None:
@@ -73,7 +75,7 @@ def test_a_failure_may_be_expected_for_a_reason(pytester: pytest.Pytester) -> No
     ("body", "said"),
     [
         (f"expected_failures = {{{TEST!r}: 'keys are integers here'}}", "*XPASS(strict)*"),
-        ("expected_failures = {'test_of_old': 'renamed'}", "*'test_of_old'*suite has not*"),
+        ("expected_failures = {'test_of_old': 'renamed'}", "*'test_of_old'*the suite lacks*"),
         (f"expected_failures = {{{TEST!r}: ''}}", "*each expected failure needs its reason*"),
         (f"{TEST} = None", f"*TestNewest replaces*{TEST}*expected_failures*"),
         (f"def {TEST}(self): pass", f"*TestNewest replaces*{TEST}*expected_failures*"),
