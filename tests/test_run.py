@@ -54,7 +54,6 @@ sets.held_out = { use = "digits", digits = 2, size = 8, split = "held_out" }
 
 
 def test_a_run_leaves_what_it_promises(user: User) -> None:
-    del user.environment["ASTRAFLOW_CURVES"]
     ended = user.run_table("run.steps=8", config=EVALUATED)
     assert ended.exit_code == 0, ended.text
     summary, directory = ended.summary, ended.run_directory
@@ -71,7 +70,6 @@ def test_a_run_leaves_what_it_promises(user: User) -> None:
         "config.toml",
         "plugins.json",
         "logs",
-        "curves.png",
         "models/solver/model.safetensors",
     ):
         assert (directory / name).exists(), name

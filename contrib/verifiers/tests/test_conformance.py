@@ -11,10 +11,19 @@ from astraflow_testing.conformance.workflow import WorkflowConformance
 
 
 class TestPrompts(PromptSourceConformance):
+    """Of a part of the data set: each configuration starts an interpreter in each test."""
+
     @pytest.fixture
     def component(self, python: str) -> Subject:
-        keys = {"environment": "sums", "python": python}
-        return installed("prompt_source", "verifiers", keys, {**keys, "skip": 1, "size": 2})
+        keys = {"environment": "sums", "python": python, "skip": 1, "size": 2}
+        return installed("prompt_source", "verifiers", keys)
+
+
+@pytest.mark.slow
+class TestAllPrompts(PromptSourceConformance):
+    @pytest.fixture
+    def component(self, python: str) -> Subject:
+        return installed("prompt_source", "verifiers", {"environment": "sums", "python": python})
 
 
 @pytest.mark.slow
