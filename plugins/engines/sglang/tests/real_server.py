@@ -19,7 +19,7 @@ from astraflow_serving.child_server import ChildServer
 from astraflow_testing.conformance.engine import Subject, installed
 from astraflow_tiny_model.folder import write_tiny_model
 
-START_S = 600.0
+START_S = 1200.0
 BY_HAND = [
     pytest.mark.backend,
     pytest.mark.timeout(2000),

@@ -74,7 +74,7 @@ class TestSGLangImagesOnCpu(EngineImageTests):
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    return write_model(tmp_path / "model", 5)
+    return write_model(tmp_path / "model", 3)
 
 
 def test_log_probs_are_those_of_transformers(
