@@ -53,7 +53,7 @@ IMPORTS = {
 """What a process of a role imports first."""
 AFTER = {
     "discovery": "astraflow_core.catalog.Catalog.discover()",
-    TORCH: "import astraflow_plugin_torch_trainer.trainer; from transformers import Qwen3ForCausalLM",
+    TORCH: "import astraflow_plugin_torch_trainer.trainer; import astraflow_plugin_torch_engine.engine",
 }
 """What is measured after that, instead of it."""
 PROGRAM = """
