@@ -6,6 +6,7 @@ they were when it passed and ``dev.py heavy --record-durations`` recorded that, 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -35,15 +36,35 @@ def turn(shares: int, places: tuple[str, ...] = SOURCES) -> int:
 
 @cache
 def digest_of(*patterns: str) -> str:
-    """Of the files that match, by name and content; at least one has to match each pattern."""
+    """Of the files that match, by name and :func:`content`; at least one has to match each pattern."""
     digest = hashlib.sha256()
     for pattern in patterns:
         files = sorted(file for file in ROOT.glob(pattern) if file.is_file())
         if not files:
             raise pytest.UsageError(f"a test takes turns by {pattern!r}, and there is no such file")
         for file in files:
-            digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
+            digest.update(f"{file.relative_to(ROOT)}\0".encode())
+            digest.update(content(file.read_text(encoding="utf-8"), file.suffix))
     return digest.hexdigest()[:16]
+
+
+def content(text: str, suffix: str) -> bytes:
+    """What counts of a file: of Python the code, without comments and docstrings."""
+    if suffix != ".py":
+        return text.encode()
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(getattr(node, "body", None), list):
+            node.body = [each for each in node.body if not _is_text(each)]  # type: ignore[attr-defined]
+    return ast.dump(tree).encode()
+
+
+def _is_text(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 @dataclass(frozen=True)

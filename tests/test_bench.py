@@ -12,15 +12,11 @@ from bench.campaign.verdict import Verdict
 from bench.environments import THIN
 from bench.support.environment_cases import CASES
 from bench.support.slow_link import possible
+from bench_sources import of
 
 Quick = Callable[[str], dict[str, Any]]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-def of(benchmark: str) -> pytest.MarkDecorator:
-    """Which one a test is about."""
-    return pytest.mark.turns(f"bench/{benchmark}.py", "bench/support/*.py", "tests/conftest.py")
 
 
 @of("cli_start")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_sources import of
 from workspace import ROOT
 
 from astraflow_core.catalog import Catalog
@@ -80,7 +81,7 @@ def test_eight_clients_of_tinker_are_compared_with_one() -> None:
     assert MODELS >= 9  # those of the script before are not gone yet
 
 
-@pytest.mark.turns("bench/algorithms.py", "bench/support/*.py", "tests/conftest.py")
+@of("algorithms")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_loss_has_its_share_of_a_pass(quick: Quick) -> None:
@@ -94,7 +95,7 @@ def test_every_loss_has_its_share_of_a_pass(quick: Quick) -> None:
     assert fields["pass_ms"] > 0
 
 
-@pytest.mark.turns("bench/trainers.py", "bench/support/*.py", "tests/conftest.py")
+@of("trainers")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_trainer_makes_the_gradient_of_the_loop_that_it_is_measured_by(quick: Quick) -> None:
@@ -108,7 +109,7 @@ def test_a_trainer_makes_the_gradient_of_the_loop_that_it_is_measured_by(quick: 
     assert 0 < fields["checkpoint_stall"] < 1
 
 
-@pytest.mark.turns("bench/data_policies.py", "bench/support/*.py", "tests/conftest.py")
+@of("data_policies")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_data_policy_is_measured(quick: Quick) -> None:

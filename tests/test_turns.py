@@ -59,6 +59,13 @@ def test_a_digest_is_of_the_files_of_a_test(tree: Path, changed: str, same: bool
     turns.digest_of.cache_clear()
 
 
+def test_words_about_code_do_not_count() -> None:
+    plain = turns.content("def f():\n    return 1\n", ".py")
+    told = '"""A module."""\n\ndef f():\n    """Of 1."""\n    return 1  # the number\n'
+    assert turns.content(told, ".py") == plain != turns.content("def f():\n    return 2", ".py")
+    assert turns.content("a # b", ".toml") != turns.content("a", ".toml")
+
+
 def test_the_record_has_tests_that_are_there(tree: Path) -> None:
     turns.write({"a.py::test_one": "1", "gone.py::test_two": "2"})
     turns.write({"sub/b.py::test_three": "3"})
