@@ -80,25 +80,33 @@ SETTINGS = {
     "mild": ReplaySetting(4e-3, 48, 4, 4, 16, 2),
     "harsh": ReplaySetting(1.2e-2, 96, 8, 6, 32, 4),
     "row_ratio": replace(COMMON, algorithm="rloo", keys=ROW_RATIO),
-    "row_ratio_8": replace(COMMON, common=8.0, algorithm="rloo", keys=ROW_RATIO),
-    "token_ratio": replace(COMMON, keys={"clip_high": 0.28, "entropy_coef": 0.02}),
+    "token_ratio": replace(COMMON, seeds=3, keys={"clip_high": 0.28, "entropy_coef": 0.02}),
 }
 
 
 def main(name: str) -> None:
-    """Make the runs of a setting, and record them beside those of others."""
+    """Make the runs of a setting that are not yet recorded, and record them beside those of others."""
     torch.set_num_threads(1)
-    began, runs, setting = time.process_time(), [], SETTINGS[name]
+    setting = SETTINGS[name]
     for seed in range(setting.seeds):
         for replayed in (False, True):
+            if any((r["seed"], r["replay"]) == (seed, replayed) for r in recorded(name)[1]["runs"]):
+                continue
+            began = time.process_time()
             run = asyncio.run(learned(setting, seed, replayed))
-            runs.append({"seed": seed, "replay": replayed, **run})
+            found, of_setting = recorded(name)
+            of_setting["cpu_s"] += round(time.process_time() - began)
+            of_setting["runs"].append({"seed": seed, "replay": replayed, **run})
+            FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
             late = run["rewards"][-8:]
             print(seed, replayed, round(float(np.mean(late)), 3), max(run["ratios"]), flush=True)
+
+
+def recorded(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All that the file has, and in it what is of a setting."""
     found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-    cpu_s = round(time.process_time() - began)
-    found[name] = {"setting": asdict(setting), "cpu_s": cpu_s, "runs": runs}
-    FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    empty = {"setting": asdict(SETTINGS[name]), "cpu_s": 0, "runs": []}
+    return found, found.setdefault(name, empty)
 
 
 async def learned(setting: ReplaySetting, seed: int, replayed: bool) -> dict[str, list[float]]:
