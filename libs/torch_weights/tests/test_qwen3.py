@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from astraflow_tiny_model.folder import write_tiny_model
 from astraflow_torch_weights.qwen3 import GrowingCache, Qwen3ForCausalLM, empty_cache, load_qwen3
-from astraflow_torch_weights.qwen3_config import Qwen3Config
+from astraflow_torch_weights.qwen3_config import WEIGHTS, Qwen3Config
 
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 0]])
 SEEN = torch.ones(11, 11, dtype=torch.bool).tril() & (torch.arange(121).view(11, 11) % 7 != 1)
@@ -36,9 +37,9 @@ def both(folder: Path, dtype: torch.dtype) -> tuple[Qwen3ForCausalLM, Any]:
 
     config = Qwen3Config.read(folder)
     assert config is not None
-    return load_qwen3(folder, config, dtype), AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype
-    )
+    return load_qwen3(
+        config, load_file(folder / WEIGHTS), dtype
+    ), AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
 
 
 @pytest.mark.backend
@@ -134,4 +135,4 @@ def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
     config = Qwen3Config.read(tmp_path)
     assert config is not None
     with pytest.raises(ValueError, match="size mismatch"):
-        load_qwen3(tmp_path, config, torch.float32)
+        load_qwen3(config, load_file(tmp_path / WEIGHTS), torch.float32)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from astraflow_core.errors import UserError
 from astraflow_torch_training.config import TrainingConfig
@@ -17,7 +18,7 @@ from astraflow_torch_training.memory import enough_memory_for_state
 from astraflow_torch_training.trees import FLEX, mask_for
 from astraflow_torch_weights.images import ImageEncoder, reads_images
 from astraflow_torch_weights.qwen3 import load_qwen3
-from astraflow_torch_weights.qwen3_config import Qwen3Config
+from astraflow_torch_weights.qwen3_config import WEIGHTS, Qwen3Config
 from astraflow_torch_weights.routers import RouterReplay
 from astraflow_training.micro_batches import MicroBatch
 
@@ -189,7 +190,7 @@ def load_model(
         plain = Qwen3Config.read(folder)
     try:
         if plain is not None:
-            whole = load_qwen3(folder, plain, torch.float32)
+            whole = load_qwen3(plain, load_file(folder / WEIGHTS), torch.float32)
         else:
             whole = _by_transformers(folder, attention)
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:

@@ -7,16 +7,14 @@ order and dtype.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from safetensors import safe_open
 from torch import nn
 from torch.nn import functional
 
-from astraflow_torch_weights.qwen3_config import WEIGHTS, Qwen3Config, tensor_names
+from astraflow_torch_weights.qwen3_config import Qwen3Config, tensor_names
 
 Attend = Callable[..., tuple[torch.Tensor, Any]]
 """As transformers calls attention: see :func:`attend`."""
@@ -336,19 +334,18 @@ class Qwen3ForCausalLM(nn.Module):
         return ModelLogits(self.lm_head(hidden[:, kept]))
 
 
-def load_qwen3(folder: Path, config: Qwen3Config, dtype: torch.dtype) -> Qwen3ForCausalLM:
-    """The model in ``folder``, of which ``config`` was read, with its weights cast to ``dtype``, on the CPU. Raises
-    :class:`safetensors.SafetensorError` or :class:`ValueError` if they are damaged or of other shapes."""
+def load_qwen3(
+    config: Qwen3Config, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype
+) -> Qwen3ForCausalLM:
+    """The model that ``config`` describes, on the CPU, with copies of the ``tensors`` of its file
+    (:data:`~astraflow_torch_weights.qwen3_config.WEIGHTS`) in ``dtype``. Raises :class:`ValueError` if one has another shape."""
     with torch.device("meta"):
         model = Qwen3ForCausalLM(config)
-    with safe_open(folder / WEIGHTS, framework="pt") as file:
-        tensors = {
-            name: file.get_tensor(name).to(dtype, copy=True) for name in tensor_names(config)
-        }
+    given = {name: tensors[name].to(dtype, copy=True) for name in tensor_names(config)}
     if config.tie_word_embeddings:
-        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+        given["lm_head.weight"] = given["model.embed_tokens.weight"]
     try:
-        model.load_state_dict(tensors, assign=True)
+        model.load_state_dict(given, assign=True)
     except RuntimeError as error:
         raise ValueError(str(error)) from error
     if config.tie_word_embeddings:

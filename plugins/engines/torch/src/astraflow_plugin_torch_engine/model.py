@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from astraflow_core.errors import UserError
 from astraflow_core.types import Images
@@ -22,7 +23,7 @@ from astraflow_torch_weights.batch_invariant import make_batch_invariant
 from astraflow_torch_weights.device import engine_device
 from astraflow_torch_weights.images import ImageEncoder, reads_images
 from astraflow_torch_weights.qwen3 import empty_cache, load_qwen3
-from astraflow_torch_weights.qwen3_config import Qwen3Config
+from astraflow_torch_weights.qwen3_config import WEIGHTS, Qwen3Config
 from astraflow_torch_weights.routers import RouterRecorder
 
 _SCORE_CHUNK = 512
@@ -152,7 +153,7 @@ def _load(folder: Path, dtype: Any, device: torch.device) -> tuple[Any, int | li
     """The model on the CPU, and the ids that end a sequence by its generation config."""
     plain = Qwen3Config.read(folder) if device.type == "cpu" else None
     if plain is not None:
-        return load_qwen3(folder, plain, dtype), plain.generation_eos
+        return load_qwen3(plain, load_file(folder / WEIGHTS), dtype), plain.generation_eos
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging as transformers_logging
 
