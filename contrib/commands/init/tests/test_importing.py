@@ -15,6 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from astraflow_contrib_init.import_command import add_arguments, read_settings
+from astraflow_contrib_init.importing.draft import Draft
 from astraflow_contrib_init.importing.reading import read_files
 from astraflow_contrib_init.importing.settings import Settings
 from astraflow_contrib_init.importing.systems import SYSTEMS, system_of
@@ -349,3 +350,17 @@ def test_any_value_of_any_setting_is_carried_or_refused(name: str, tmp_path: Pat
             assert settings.carried
 
     check()
+
+
+@pytest.mark.parametrize(("engine", "rank"), [("vllm", 16), ("sglang", None)])
+def test_an_adapter_is_written_for_an_engine_that_takes_it(engine: str, rank: int | None) -> None:
+    draft = Draft()
+    draft.put("policies.a.engine.use", engine, "rollout.name")
+    draft.put("policies.a.trainer.lora_rank", 16)
+    draft.put("policies.a.trainer.lr", 1e-5)
+    draft.serve_adapters()
+    assert draft.has("policies.a.trainer.lora_rank") == draft.has("policies.a.engine.lora_rank")
+    assert draft.has("policies.a.engine.lora_rank") == (rank is not None)
+    assert draft.has("policies.a.trainer.lr")
+    told = "put lora_rank = 16 into [policies.a.trainer]"
+    assert any(told in each for each in draft.todo) == (rank is None)

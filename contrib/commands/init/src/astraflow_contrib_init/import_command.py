@@ -97,6 +97,7 @@ def read_settings(system: System, nested: dict[str, Any]) -> tuple[Draft, Settin
     """The draft, and what was read; :class:`UserError` if ``nested`` is not of the system."""
     try:
         draft, settings = system.read(nested)
+        draft.serve_adapters()
         draft.text()
     except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise UserError(

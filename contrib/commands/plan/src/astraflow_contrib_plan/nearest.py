@@ -160,8 +160,12 @@ def _of_trainer(path: str, loaded: LoadedConfig, hardware: Hardware) -> Iterator
         if fewer >= 256:
             shorter.append((5.0 + halved, {"sampling.max_tokens": fewer}))
     adapters: list[Change] = [(0.0, {})]
-    if not own.get("lora_rank"):
-        adapters.append((8.0, {f"{path}.lora_rank": 16}))
+    engine, served = loaded.components[f"policies.{policy}.engine"]
+    if not own.get("lora_rank") and "lora" in engine.component.capabilities:
+        ranks_of = {f"{path}.lora_rank": 16}
+        if hasattr(served, "lora_rank"):
+            ranks_of[f"policies.{policy}.engine.lora_rank"] = 16
+        adapters.append((8.0, ranks_of))
     for parts in product(checkpointing, smaller, more, shorter, adapters):
         cost, change = sum(part[0] for part in parts), {}
         for part in parts:

@@ -49,6 +49,29 @@ class Draft:
             if f"{prefix}{name}" in settings:
                 self.put(path, settings.take(f"{prefix}{name}"), name)
 
+    def serve_adapters(self) -> None:
+        """The engine of a policy that trains an adapter has to take it: vLLM is told its rank, others become a TODO."""
+        for name in [name for name in self.tables if name.endswith(".trainer")]:
+            rank = self._value(f"{name}.lora_rank")
+            engine = f"{name.removesuffix('.trainer')}.engine"
+            use = self._value(f"{engine}.use")
+            if rank and use == "vllm":
+                self.put(f"{engine}.lora_rank", rank, "lora_rank of the trainer")
+            elif rank:
+                keys = [key for key in self.tables[name] if key.startswith("lora_")]
+                said = ", ".join(f"{key} = {self._value(f'{name}.{key}')}" for key in keys)
+                self.todo.append(
+                    f"to train an adapter, name an engine that takes some, such as vllm with lora_rank = {rank} ({use} loads whole "
+                    f"versions only), and put {said} into [{name}]"
+                )
+                for key in keys:
+                    del self.tables[name][key]
+
+    def _value(self, path: str) -> Any:
+        name, _, key = path.rpartition(".")
+        value = self.tables.get(name, {}).get(key)
+        return value[0] if isinstance(value, tuple) else value
+
     def variables(self) -> list[tuple[str, str]]:
         """Keys with a variable of a shell or of OmegaConf in their value."""
         found = []
