@@ -171,7 +171,7 @@ def test_the_first_process_waits_for_no_imports_of_others(tmp_path: Path) -> Non
     words = [sys.executable, "-m", "collects"]
     asked = ModuleProcess(words, str(tmp_path), environment, True, True)
     with (tmp_path / "log").open("wb") as log:
-        forks = ModuleForks.started(config, ["gated"], environment, log)
+        forks = ModuleForks.started(config, ["json"], ["gated"], environment, log)
     try:
         for _ in range(2):
             pid = forks.start(asked, (-1, -1, -1))

@@ -24,7 +24,7 @@ from astraflow_runtime.forking.becoming import (
     note_what_is_imported,
     show_in_proc,
 )
-from astraflow_runtime.forking.server import MODULE, MOST_BYTES, may_fork, serve
+from astraflow_runtime.forking.server import LATER, MODULE, MOST_BYTES, may_fork, serve
 from astraflow_wire.host.parent import adopting_orphans, signal_at_parent_death
 from astraflow_wire.host.processes import look_at
 
@@ -65,14 +65,23 @@ class ModuleForks:
 
     @classmethod
     def started(
-        cls, config: Path, modules: Sequence[str], environment: Mapping[str, str], log: BinaryIO
+        cls,
+        config: Path,
+        first: Sequence[str],
+        modules: Sequence[str],
+        environment: Mapping[str, str],
+        log: BinaryIO,
     ) -> ModuleForks:
-        """A server that imports ``modules`` and the components of a configuration; its own output goes to ``log``."""
+        """A server that imports ``modules`` and the components of a configuration; its own output goes to ``log``. The first process
+        is forked when only the modules ``first`` are imported, if it is asked for by then."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         server = cls(ours, environment)
         with theirs:
             server._process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, str(theirs.fileno()), ROOM, str(config), *modules],
+                [
+                    *(sys.executable, "-m", MODULE, str(theirs.fileno()), ROOM, str(config)),
+                    *(*first, LATER, *modules),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -1,9 +1,9 @@
 """A process that has imported what others need, and forks them.
 
-``python -m astraflow_runtime.forking.server DESCRIPTOR ROOM CONFIG MODULE…`` imports these modules and those of the engines, trainers
+``python -m astraflow_runtime.forking.server DESCRIPTOR ROOM CONFIG MODULE… -- MODULE…`` imports these modules and those of the engines, trainers
 and other components in the configuration. It has one thread then, has run no operation of a deep learning framework and opened
 no GPU, which is what these ask of a process that forks; else it ends, and processes are started. The other end of the socket asks for
-processes, which become its children. The first one, a dataflow, is forked before the imports that only the others need.
+processes, which become its children. The first one is forked before the imports that only the others need.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ OF_PROCESSES = frozenset(
 )
 FIRST_S = 1.0
 """How long the first process is waited for: it is usually asked for long before these imports are done."""
-_OF_DATAFLOW = ("astraflow_runtime.dataflow.main", "uvicorn.protocols.http.auto", "encodings.idna")
+LATER = "--"
+"""Between the modules that the first process needs and those that only the others need."""
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 PRELOAD = "preload"
 """A module of an engine or a trainer may have this function of a model's folder: it imports what only that model needs, starts no
@@ -78,9 +79,9 @@ def serve(channel: socket.socket, most: int | None = None) -> None:
             os.close(fd)
 
 
-def import_for_dataflow(file: str) -> LoadedConfig:
-    """Import what a dataflow does, and find the plugins of a configuration."""
-    for module in _OF_DATAFLOW:
+def import_for_first(file: str, modules: Sequence[str]) -> LoadedConfig:
+    """Import ``modules``, and find the plugins of a configuration."""
+    for module in modules:
         importlib.import_module(module)
     return load_config(file, workflow_given=True)
 
@@ -125,16 +126,17 @@ def main() -> None:
     """Import, and fork until the launcher ends."""
     signal_at_parent_death(signal.SIGKILL)
     descriptor, config, modules = int(sys.argv[1]), sys.argv[3], sys.argv[4:]
+    later = modules.index(LATER)
     os.environ.pop(ROOM_VARIABLE, None)
     show_in_proc([sys.executable, "-m", MODULE, config], os.environ)
     channel = socket.socket(fileno=descriptor)
     with freeze_gc_after_startup():
-        loaded = import_for_dataflow(config)
+        loaded = import_for_first(config, modules[:later])
     note_what_is_imported()
     if may_fork() and select.select([channel], (), (), FIRST_S)[0]:
         serve(channel, most=1)
     with freeze_gc_after_startup():
-        import_for_others(loaded, modules)
+        import_for_others(loaded, modules[later + 1 :])
     note_what_is_imported()
     if may_fork():
         serve(channel)

@@ -29,15 +29,14 @@ from astraflow_wire.host.sockets import remove_orphaned_sockets
 _POLL_S = 0.02
 _TAIL_BYTES = 65536
 _LAST_LINES = 12
-_IMPORTED = (
+_OF_DATAFLOW = ("astraflow_runtime.dataflow.main", "encodings.idna", "uvicorn.protocols.http.auto")
+_OF_OTHERS = (
     "aiohttp",
     "astraflow_engine_host.main",
     "astraflow_runtime.raas.main",
     "astraflow_runtime.trainer.main",
-    "encodings.idna",
-    "uvicorn.protocols.http.auto",
 )
-"""What trainers, RaaS and engine hosts import at their start or a little later."""
+"""What the dataflow, and trainers, RaaS and engine hosts, import at their start or a little later."""
 _HEAVY = ("raas", "trainer")
 """Roles with many imports."""
 
@@ -110,7 +109,7 @@ class LocalLauncher:
         environment = {k: v for k, v in self._environment(spec).items() if k not in own}
         path = spec.log.with_name("imports.log")
         with when_room(lambda: _open_log(path), path) as log:
-            return ModuleForks.started(config, _IMPORTED, environment, log)
+            return ModuleForks.started(config, _OF_DATAFLOW, _OF_OTHERS, environment, log)
 
     def start(self, spec: ProcessSpec) -> None:
         """Start a process, or restart it after it ended."""
