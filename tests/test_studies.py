@@ -206,6 +206,6 @@ def test_whole_runs_of_router_replay_are_those_of_the_study(tmp_path: Path) -> N
     exec((tmp_path / "counting.py").read_text(encoding="utf-8"), names)
     for prompt, text in (("34", "5678901234567890"), ("09", "0123333377890123"), ("12", "3")):
         found = names["counted"](SimpleNamespace(data={"prompt": prompt}, text=text))
-        tokens = [np.array([*map(ALPHABET.index, each)]) for each in (prompt, text)]
-        expected = replay.counted(*tokens, setting.words) * len(text) / setting.tokens
+        asked, said = (np.array([*map(ALPHABET.index, each)], np.int32) for each in (prompt, text))
+        expected = replay.counted(asked, said, setting.words) * len(text) / setting.tokens
         assert found == pytest.approx(expected)
