@@ -33,7 +33,7 @@ def test_tasks_have_an_index_and_a_digest(tmp_path: Path, python: str) -> None:
     ("keys", "says"),
     [
         ({"environment": "no_such"}, "cannot list its tasks: ModuleNotFoundError: No module named 'no_such' .*stand_in_environment.py:"),
-        ({"arguments": {"does": "endless"}}, "have no end: say by `size`"),
+        ({"arguments": {"does": "endless"}}, "have no end: set `size`"),
         ({"skip": 4}, r"has no tasks in split 'train' after the first 4 \(skip\)"),
     ],
 )  # fmt: skip

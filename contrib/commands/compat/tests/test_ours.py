@@ -206,7 +206,7 @@ def test_a_public_dataflow_uses_our_raas(model: Path) -> None:
 
 
 FAULTS = {
-    "short": "not every byte", "twice": "not every byte", "outside": "not every byte", "torn": "went on to version 2",
+    "short": "not every byte", "twice": "not every byte", "outside": "not every byte", "torn": "switched to version 2",
     "signal": "signalled that the transfer", "shape": "other tensors than the model",
 }  # fmt: skip
 DELTA_FAULTS = {"descending": "not ascending", "beyond": "not ascending, or beyond"}

@@ -78,7 +78,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a count that lies": (result(sequence(), n_trajs=2), "n_trajs is 2"),
     "rewards that are text": (result(sequence(), rewards=["high"]), "rewards must be one row"),
     "no sequences": (result(), "without sequences"),
-    "a sequence that is none": ({**result(), "trajectories": [{"sequences": [1]}]}, "no dict"),
+    "a sequence that is none": ({**result(), "trajectories": [{"sequences": [1]}]}, "not a dict"),
     "a short column": (result(sequence(logprobs=[0.0])), "one length"),
     "an absent column": (result(sequence(versions=None)), "versions must be"),
     "two rows": (result(sequence(input_ids=np.ones((2, 5)))), "its shape is (2, 5)"),

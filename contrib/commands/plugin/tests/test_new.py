@@ -146,4 +146,4 @@ def test_a_folder_that_exists_is_left_alone(
     assert "exists; remove it" in capsys.readouterr().err
     assert (folder / "README.md").read_text() == "mine"
     assert main([*command, str(tmp_path / "none" / "mine")]) == 2
-    assert "make it first" in capsys.readouterr().err
+    assert "create it first" in capsys.readouterr().err

@@ -113,7 +113,7 @@ def test_keys_of_a_file(tmp_path: Path) -> None:
     wanted = ClientKey("ann", key, 4096, 2, 1 << 29)
     assert read_keys(file) == {"ann": wanted} and key not in repr(wanted)
     wrong = {
-        f'[a]\nkey = "{key}"\n[b]\nkey = "{key}"': "each with a key of its own",
+        f'[a]\nkey = "{key}"\n[b]\nkey = "{key}"': "each with its own key",
         "": "expected tables",
         '[ann]\nkey = "secret-0123456789abcdef"': "ann.key: expected tml-",
         f'[ann]\nkey = "{key}"\nmodel = 2': "ann.model: Extra inputs",

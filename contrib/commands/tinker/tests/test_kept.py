@@ -81,7 +81,7 @@ def test_a_repeated_request_gets_its_result_from_the_state() -> None:
             order.put(8, digest_of(b"other"), never)
         with pytest.raises(Refused, match="the next request of this model has 9"):
             order.put(7, digest_of(b"7"), never)
-        with pytest.raises(Refused, match="go on from its last save_state") as gone:
+        with pytest.raises(Refused, match="continue from its last save_state") as gone:
             await promises.fetch("a" * 16 + ":train:0:7", 0)
         assert gone.value.status == 404
         with pytest.raises(Refused) as sample:

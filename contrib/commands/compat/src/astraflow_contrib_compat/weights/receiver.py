@@ -244,6 +244,6 @@ def _applied(buffer: bytearray, body: bytearray, size: int) -> bytearray:
     found = bytearray(buffer)
     words = np.frombuffer(found, "<u2")
     if count and (int(indices[-1]) >= len(words) or (indices[1:] <= indices[:-1]).any()):
-        raise WeightsError("a delta whose indices are not ascending, or are beyond the buffer")
+        raise WeightsError("a delta whose indices are not ascending, or beyond the buffer")
     words[indices] = np.frombuffer(body, "<u2", count, DELTA_HEAD.size + count * width)
     return found
