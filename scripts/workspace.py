@@ -85,6 +85,11 @@ def tracked_files() -> tuple[Path, ...]:
     return tuple(sorted(file for file in files if file.is_file()))
 
 
+def guides() -> list[Path]:
+    """What a user reads: README.md, CONTRIBUTING.md and the pages in docs/."""
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
 def sources(package: Path) -> list[Path]:
     """Modules of a package; templates under scaffold/ are text, not modules."""
     return [f for f in sorted((package / "src").rglob("*.py")) if "scaffold" not in f.parts]

@@ -1,4 +1,4 @@
-"""The documents are correct: generated pages are current, what they name exists, examples load."""
+"""The documents are correct: generated pages are current, and what they name exists."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pages.decisions import UNSORTED, decisions, slug
 from pages.included import with_includes
-from pages.markdown import BEGIN, END, prose
+from pages.markdown import BEGIN, END, FENCED, prose
 from pages.processes import dataflow_app, raas_app
 from pages.workspace_catalog import catalog
 from pydantic import BaseModel
-from workspace import HEAVY, ROOT, components, nodes_of, tracked_files
+from workspace import HEAVY, ROOT, components, guides, nodes_of, tracked_files
 
 from astraflow_core.capabilities import CAPABILITIES
 from astraflow_core.catalog import Catalog
@@ -33,14 +33,11 @@ from astraflow_core.config.rendering import models_in
 from astraflow_runtime.cli import parser
 from astraflow_runtime.cli.helping import every_command
 from astraflow_runtime.cli.installation.docstrings import docstring_of
-from astraflow_runtime.config.loading import load_config
 
 CORE = ROOT / "core" / "src" / "astraflow_core"
 RUNTIME = ROOT / "runtime" / "src" / "astraflow_runtime"
 WIRE = ROOT / "libs" / "wire" / "src" / "astraflow_wire"
 MARKDOWN = [f for f in tracked_files() if f.suffix == ".md" and "scaffold" not in f.parts]
-GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
 def text_of(name: str) -> str:
@@ -283,7 +280,7 @@ def first_words() -> set[str]:
 def test_every_command_is_mentioned() -> None:
     listed = first_words()
     assert {"run", "plugins", "doctor", "config"} <= listed
-    text = "".join(file.read_text(encoding="utf-8") for file in GUIDES)
+    text = "".join(file.read_text(encoding="utf-8") for file in guides())
     missing = [name for name in sorted(listed) if not re.search(rf"astraflow {name}\b", text)]
     assert not missing, f"no document mentions: {', '.join(missing)}"
 
@@ -435,34 +432,3 @@ def test_code_blocks_can_be_read() -> None:
             except (ValueError, SyntaxError) as error:
                 wrong.append(f"{file.relative_to(ROOT)}: {error!r} in\n{block}")
     assert count > 500 and not wrong, "\n".join(wrong)
-
-
-EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
-
-
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_example_validates(file: Path) -> None:
-    loaded = load_config(file)
-    assert loaded.config.run.name
-    assert {selected.kind for selected, _ in loaded.components.values()} >= {"engine", "trainer"}
-
-
-def test_the_quickstart_needs_only_what_make_run_installs() -> None:
-    installed = {package.name for package in dev.packages() if package.quickstart}
-    loaded = load_config(ROOT / "examples" / "quickstart.toml")
-    needed = {selected.distribution for selected, _ in loaded.components.values()}
-    assert needed <= installed, f"missing from `make run`: {needed - installed}"
-
-
-def whole_runs() -> Iterator[tuple[str, str]]:
-    """Name and text of each TOML block of a guide that is a whole run."""
-    for file in GUIDES:
-        for _, language, block in FENCED.findall(file.read_text(encoding="utf-8")):
-            whole = "[run]" in block and "extends" not in block
-            if language == "toml" and whole and "[workflow]" in block:
-                yield f"{file.name}-{tomllib.loads(block)['run']['name']}", block
-
-
-@pytest.mark.parametrize(("name", "text"), [pytest.param(*run, id=run[0]) for run in whole_runs()])
-def test_a_whole_run_of_a_guide_is_valid(name: str, text: str) -> None:
-    assert load_config(tomllib.loads(text)).config.run.steps > 0

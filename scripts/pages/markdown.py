@@ -10,6 +10,8 @@ COMMAND = "make docs"
 BEGIN = f"<!-- from here to the end mark: written by `{COMMAND}` -->"
 END = "<!-- end -->"
 GENERATED = f"<!-- written by `{COMMAND}`; do not edit -->"
+FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+"""A block of code: its indent, its language and its text."""
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
