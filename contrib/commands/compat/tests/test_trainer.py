@@ -102,7 +102,7 @@ async def train(user: User, trainer: PublicTrainer, model: Path, steps: int) -> 
             assert "one more than" in await trainer.call("/notify_version", {"version": step + 2}, 400)
             if step == 1:
                 sender.fault = "torn"
-                assert "went on to version" in await trainer.call(
+                assert "switched to version" in await trainer.call(
                     "/notify_version", {"version": 2}, 500
                 )
                 sender.fault = ""
