@@ -37,6 +37,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "Data policies": ("astraflow_policy_tools.*",),
     "Engines": (
         "astraflow_serving.*",
+        "astraflow_wire.images.files",
+        "astraflow_wire.images.model",
         "astraflow_wire.model_files.model_digest",
         "astraflow_wire.model_files.tensor_file",
     ),
