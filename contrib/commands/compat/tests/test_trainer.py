@@ -99,7 +99,9 @@ async def train(user: User, trainer: PublicTrainer, model: Path, steps: int) -> 
             logits = logits.copy()
             logits[0, step] += 1
             sender.put(step + 1, logits)
-            assert "one more than" in await trainer.call("/notify_version", {"version": step + 2}, 400)
+            assert "one more than" in await trainer.call(
+                "/notify_version", {"version": step + 2}, 400
+            )
             if step == 1:
                 sender.fault = "torn"
                 assert "switched to version" in await trainer.call(

@@ -80,7 +80,9 @@ class Worker:
                 self._address, limit=MOST_REPLY_BYTES
             )
         except OSError as error:
-            raise EnvironmentFailed("worker", f"the process that plays has ended: {error}") from error
+            raise EnvironmentFailed(
+                "worker", f"the process that plays has ended: {error}"
+            ) from error
         try:
             writer.write(msgspec.json.encode(asked) + b"\n")
             line = await reader.readline()

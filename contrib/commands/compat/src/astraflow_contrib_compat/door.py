@@ -83,9 +83,7 @@ class ForeignPool:
             if self.ended.is_set():
                 raise Refused(400, "the run has ended")
             if len(self._sessions) >= self._run.config.max_raas:
-                raise Refused(
-                    400, f"there are {len(self._sessions)} RaaS, the limit (max_raas)"
-                )
+                raise Refused(400, f"there are {len(self._sessions)} RaaS, the limit (max_raas)")
             try:
                 session = ForeignRaas(asked.uid, asked.raas_url, asked.gpu_count, self._run)
             except ValueError as error:

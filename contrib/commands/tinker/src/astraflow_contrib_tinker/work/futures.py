@@ -26,8 +26,9 @@ MOST_AGE_S = 1800.0
 _UNNUMBERED = re.compile(r"[0-9a-f]{12}-[0-9]{1,18}")
 _NUMBERED = re.compile(r"[0-9a-f]{16}:train:[0-9]{1,19}:[0-9]{1,19}")
 GONE = (
-    "the result is gone: it was dropped, or the server was started again. If the model is gone too (get_info() tells), go on "
-    "from its last save_state with create_training_client_from_state_with_optimizer; else its effect is in the model"
+    "the result is gone: it was dropped, or the server was restarted. If the model is gone too (see get_info()), "
+    "continue from its last save_state with create_training_client_from_state_with_optimizer; otherwise the model includes "
+    "its effect"
 )
 POLL_S = 20.0
 """How long a fetch waits for a result; clients give up after 45 s."""
