@@ -46,7 +46,7 @@ def examined(pytester: pytest.Pytester, body: str) -> pytest.RunResult:
         (REPLACED, "*replaces *test_the_step_after_loading_is_the_same*expected_failures*"),
         (REMOVED, "*replaces *test_export_is_what*expected_failures*"),
         (NO_REFERENCE, "*the fixture reference skips (no backend)*"),
-        (NO_TRAINER, "*claims checkpoint, but the test of it was skipped (later)*"),
+        (NO_TRAINER, "*declares checkpoint, but its test was skipped (later)*"),
     ],
 )
 def test_what_takes_tests_away_fails(pytester: pytest.Pytester, body: str, words: str) -> None:

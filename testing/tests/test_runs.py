@@ -59,6 +59,6 @@ def test_a_run_that_continues_is_waited_for(tmp_path: Path) -> None:
     user = User(tmp_path)
     started(user, "raise SystemExit(2)")  # an earlier command
     started(user, RUN + "import time\ntime.sleep(60)")
-    with pytest.raises(TimeoutError, match="did not come true"):
+    with pytest.raises(TimeoutError, match="was not met within"):
         user.wait_for_steps(3, 0.2)
     user.close()

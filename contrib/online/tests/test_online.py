@@ -254,7 +254,7 @@ def test_a_raas_that_was_restarted_knows_no_earlier_episode(tmp_path: Path) -> N
             status, told, _ = await service.call(
                 method, f"episodes/{episode['id']}{path}", {"reward": 1}
             )
-            assert status == 404 and "its RaaS has restarted" in told["error"]["message"]
+            assert status == 404 and "its RaaS was restarted" in told["error"]["message"]
         assert (await service.ask(episode, "p", "a door"))[0] == 401
 
     played(tmp_path, before)

@@ -21,7 +21,6 @@ from astraflow_tiny_model.folder import write_tiny_model
 
 START_S = 1200.0
 BY_HAND = [
-    pytest.mark.backend,
     pytest.mark.timeout(2000),
     pytest.mark.skipif(
         not {"SGLANG_SOURCES", "SGLANG_CPU_PYTHON"} <= os.environ.keys(),

@@ -27,7 +27,7 @@ from astraflow_testing.conformance.subject import Subject, installed
 from astraflow_testing.images.pictures import write_picture_model
 from astraflow_tiny_model.folder import ALPHABET
 
-pytestmark = BY_HAND
+pytestmark = [pytest.mark.backend, *BY_HAND]
 MAX_BATCH, DEADLINE_S = 8, 300.0
 PLACEHOLDER = 20
 """Not the last id of the vocabulary, which SGLang writes where images are."""

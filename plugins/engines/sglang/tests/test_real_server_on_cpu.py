@@ -17,7 +17,7 @@ from astraflow_testing.conformance.engine import (
     Reference,
 )
 
-pytestmark = BY_HAND
+pytestmark = [pytest.mark.backend, *BY_HAND]
 
 
 class OnCpu(OnRealServer):
