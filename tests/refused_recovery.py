@@ -10,7 +10,7 @@ from astraflow_wire.http import drafts, recovery
 
 TRAINER = messages.RegisterTrainer(policy="solver", pid=1, host="h")
 OFFER = recovery.OfferVersion(raas="r0", policy="solver", endpoints=[], error="e")
-ASK_DRAFTS = drafts.AskDrafts(raas="r0", task="train-0", most_bytes=1)
+ASK_DRAFTS = drafts.AskDrafts(raas="r0", task="train-0", most_bytes={"solver": 1})
 OTHER_PACKAGES = {"astraflow-core": "0.0.1"}
 RECOVER = recovery.RecoverVersion(policy="solver", wait_s=0)
 Sent = Callable[..., Callable[[], Any]]

@@ -23,6 +23,11 @@ PASSES: dict[str, dict[str, Any]] = {
     "a mask": {"attention_mask": SEEN[None, None], "position_ids": torch.arange(11)[None] * 2},
     "some logits": {"logits_to_keep": torch.tensor([2, 7])},
     "packed": {"position_ids": torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3]])},
+    "packed rows": {
+        "position_ids": torch.tensor(
+            [[0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1]]
+        )
+    },
 }
 
 
@@ -104,6 +109,13 @@ LEFT_TO_TRANSFORMERS: dict[str, Callable[[Path], object]] = {
     "another architecture": changed(architectures=["LlamaForCausalLM"], model_type="llama"),
     "an unknown key": changed(quantization_config={"bits": 4}),
     "more layers than weights": changed(num_hidden_layers=3),
+    "layers that are not named": changed(layer_types=["full_attention"]),
+    "positions as text": changed(rope_theta="10000"),
+    "dropout that is not a number": changed(attention_dropout=None),
+    "ends as text": changed(eos_token_id="5"),
+    "padding beyond the vocabulary": changed(pad_token_id=10**6),
+    "padding as text": changed(pad_token_id="0"),
+    "an adapter": lambda folder: (folder / "adapter_config.json").touch(),
     "several files": lambda folder: (folder / "model.safetensors.index.json").touch(),
     "no config": lambda folder: (folder / "config.json").unlink(),
     "damaged weights": lambda folder: (folder / "model.safetensors").write_bytes(b"{"),
@@ -116,6 +128,14 @@ def test_other_folders_are_left_to_transformers(tmp_path: Path, what: str) -> No
     assert Qwen3Config.read(tmp_path) is not None
     LEFT_TO_TRANSFORMERS[what](tmp_path)
     assert Qwen3Config.read(tmp_path) is None
+
+
+def test_a_mask_of_padding_alone_is_refused(folder: Path) -> None:
+    config = Qwen3Config.read(folder)
+    assert config is not None
+    model = load_qwen3(config, load_file(folder / WEIGHTS), torch.float32)
+    with pytest.raises(ValueError, match=r"\[B or 1, 1, T, S\]; this one has \(2, 11\)"):
+        model(input_ids=IDS, attention_mask=torch.ones(2, 11, dtype=torch.bool))
 
 
 def test_positions_as_transformers_saves_them_are_known(tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ class Attacked:
                 raas="r0", task=self.task()[0], error="boom"
             ),
             "/v1/tasks/drafts": lambda: drafts.AskDrafts(
-                raas="r0", task=self.task()[0], most_bytes=1000
+                raas="r0", task=self.task()[0], most_bytes={"solver": 1000}
             ),
             "/v1/raas/leave": lambda: messages.LeaveRaas(raas="r1", reason="enough"),
             "/v1/raas/add": lambda: messages.AddRaas(id=id, count=1, author="ada"),

@@ -36,7 +36,7 @@ def stored(config: Any, folder: Path) -> RolloutLog:
 
 
 def ask(made: Any, client: TestClient, task: str, raas: str = "r0", most: int = 1000) -> Any:
-    message = made.stamped(AskDrafts(raas=raas, task=task, most_bytes=most))
+    message = made.stamped(AskDrafts(raas=raas, task=task, most_bytes={"solver": most}))
     return client.post("/v1/tasks/drafts", content=messages.encode(message))
 
 

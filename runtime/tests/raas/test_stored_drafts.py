@@ -108,7 +108,7 @@ def test_an_engine_learns_the_sequences_of_its_policy():
         assert engine.learned == []  # in the background
 
     engine, asked = played(act)
-    assert asked.calls == [("train-0", 64_000)]
+    assert asked.calls == [("train-0", {"solver": 64_000})]
     assert engine.learned == [([5, 6, 7, 8, 9], [False, True, True, False, True], [3, 2])]
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from stored_runs import failure_record, group_record, write
 
 from astraflow_core.errors import WireError
 from astraflow_runtime.rollouts.earlier import GROUPS, WAITING, EarlierGroups
+from astraflow_runtime.rollouts.records import GroupRecord
 from astraflow_runtime.rollouts.segments import FOLDER, Segment
 from astraflow_wire.frames import encode_frame
 from astraflow_wire.http.drafts import DraftsHeader, decode_drafts, encode_drafts
@@ -18,7 +22,16 @@ PLENTY = 1 << 20
 
 
 def texts(groups: EarlierGroups, prompt: str = "p7", most: int = PLENTY) -> list[list[int]]:
-    return [each.tokens.tolist() for each in groups.find(prompt, most)]
+    return [each.tokens.tolist() for each in groups.find(prompt, {"actor": most})]
+
+
+def changed(record: GroupRecord, **changes: Any) -> GroupRecord:
+    """A group with one trajectory of one sequence, which is changed."""
+    (trajectory,) = record.trajectories
+    (sequence,) = trajectory.sequences
+    sequence = msgspec.structs.replace(sequence, **changes)
+    trajectory = msgspec.structs.replace(trajectory, sequences=[sequence])
+    return msgspec.structs.replace(record, trajectories=[trajectory])
 
 
 def test_the_groups_of_a_prompt_are_found_while_they_are_written_and_after_a_restart(
@@ -33,7 +46,7 @@ def test_the_groups_of_a_prompt_are_found_while_they_are_written_and_after_a_res
     write(tmp_path, "dataflow", group_record(7, (1.0,), length=4))  # a later process
     assert texts(groups) == [*first, [7, 0, 10, 11]]
     assert texts(EarlierGroups(tmp_path / FOLDER, "dataflow")) == [*first, [7, 0, 10, 11]]
-    found = groups.find("p7", PLENTY)
+    found = groups.find("p7", {"actor": PLENTY})
     assert {each.policy for each in found} == {"actor"}
     assert found[0].sampled.tolist() == [False] * 2 + [True] * 4
 
@@ -64,6 +77,40 @@ def test_what_is_deleted_or_damaged_is_left_out(tmp_path: Path) -> None:
     assert texts(groups, "another") == []
 
 
+def test_each_policy_has_its_own_bytes(tmp_path: Path) -> None:
+    other = changed(group_record(7, (1.0,), length=5), policy="verifier")
+    write(tmp_path, "dataflow", group_record(7, (1.0,)), other)
+    groups = EarlierGroups(tmp_path / FOLDER, "dataflow")
+
+    def lengths(**most_bytes: int) -> list[tuple[str, int]]:
+        return [(each.policy, len(each.tokens)) for each in groups.find("p7", most_bytes)]
+
+    assert lengths(actor=20, verifier=PLENTY) == [("actor", 4), ("verifier", 5)]
+    assert lengths(actor=PLENTY) == [("actor", 6)]
+    assert lengths(actor=0) == lengths() == []
+
+
+def test_nothing_waits_for_what_is_not_a_file(tmp_path: Path) -> None:
+    write(tmp_path, "dataflow", group_record(7, (1.0,), length=5))
+    write(tmp_path, "dataflow", group_record(7, (1.0,)))
+    groups = EarlierGroups(tmp_path / FOLDER, "dataflow")
+    assert [len(text) for text in texts(groups)] == [5, 6]
+    data = Segment("dataflow", 2).data(tmp_path / FOLDER)
+    data.unlink()
+    os.mkfifo(data)
+    os.mkfifo(Segment("dataflow", 3).index(tmp_path / FOLDER))
+    assert [len(text) for text in texts(groups)] == [5]
+
+
+def test_a_group_with_half_a_token_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "dataflow", group_record(7, (1.0,)))
+    broken = changed(group_record(7, (1.0,)), raw_tokens=bytes(11))
+    monkeypatch.setattr("astraflow_runtime.rollouts.earlier.read", lambda *_: broken)
+    assert texts(EarlierGroups(tmp_path / FOLDER, "dataflow")) == []
+
+
 def test_calls_beyond_those_that_may_wait_find_nothing(tmp_path: Path) -> None:
     write(tmp_path, "dataflow", group_record(7))
     groups = EarlierGroups(tmp_path / FOLDER, "dataflow")
@@ -76,7 +123,7 @@ def test_calls_beyond_those_that_may_wait_find_nothing(tmp_path: Path) -> None:
 
 def test_a_reply_is_a_frame_that_a_raas_can_check(tmp_path: Path) -> None:
     write(tmp_path, "dataflow", group_record(7, length=9))
-    found = EarlierGroups(tmp_path / FOLDER, "dataflow").find("p7", PLENTY)
+    found = EarlierGroups(tmp_path / FOLDER, "dataflow").find("p7", {"actor": PLENTY})
     again = decode_drafts(encode_drafts(found))
     for one, other in zip(found, again, strict=True):
         assert one.policy == other.policy

@@ -84,7 +84,11 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Of ``query`` ``[B, H, T, D]``, ``key`` and ``value`` ``[B, G, S, D]`` with H a multiple of G, and a mask that is added or bool,
     ``[B or 1, 1, T, S]``: ``[B, T, H, D]``. Without a mask it is causal, and the last query is at the last key; ``position_ids`` that
-    begin again in a single row begin another sequence."""
+    begin again within a row begin another sequence. :class:`ValueError` for a mask of other dimensions."""
+    if mask is not None and mask.ndim != 4:
+        raise ValueError(
+            f"a mask has the shape [B or 1, 1, T, S]; this one has {tuple(mask.shape)}"
+        )
     heads, length = query.shape[1:3]
     shared = heads // key.shape[1]
     options: dict[str, Any] = {}
@@ -107,18 +111,18 @@ def attend(
 def _causal_mask(
     query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor | None
 ) -> torch.Tensor | None:
-    """Bool ``[1, 1, T, S]``, or ``None`` where each row is one sequence from its beginning."""
+    """Bool ``[B or 1, 1, T, S]``, or ``None`` where each row is one sequence from its beginning."""
     length, keys = query.shape[2], key.shape[2]
     if keys > length:
         at = torch.arange(keys - length, keys, device=key.device)
         return (torch.arange(keys, device=key.device) <= at[:, None])[None, None]
-    if positions is None or len(query) > 1 or positions.shape[-1] != length:
+    if positions is None or positions.shape[-1] != length:
         return None
-    starts = functional.pad(positions[0].diff() != 1, (1, 0))
+    starts = functional.pad(positions.diff() != 1, (1, 0))
     if not starts.any():
         return None
-    sequence, at = starts.cumsum(0), torch.arange(length, device=key.device)
-    return ((at <= at[:, None]) & (sequence == sequence[:, None]))[None, None]
+    sequence, at = starts.cumsum(1), torch.arange(length, device=key.device)
+    return ((at <= at[:, None]) & (sequence[:, None] == sequence[:, :, None]))[:, None]
 
 
 class Qwen3RMSNorm(nn.Module):

@@ -11,6 +11,8 @@ from typing import Any
 MODEL_TYPE = "qwen3"
 WEIGHTS = "model.safetensors"
 _FULL = "full_attention"
+_ADAPTER = "adapter_config.json"
+_MOST_LAYERS = 1024
 _SIZES = frozenset(
     {
         *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim"),
@@ -21,7 +23,7 @@ _FIXED = {
     "architectures": (["Qwen3ForCausalLM"],),
     "model_type": (MODEL_TYPE,),
     "attention_bias": (False,),
-    "attention_dropout": (0, None),
+    "attention_dropout": (0,),
     "hidden_act": ("silu",),
     "rope_scaling": (None,),
     "sliding_window": (None,),
@@ -94,23 +96,41 @@ def _understood(given: dict[str, Any], generation: dict[str, Any]) -> Qwen3Confi
     rope = given.get("rope_parameters") or {"rope_theta": given["rope_theta"]}
     if rope.keys() - {"rope_theta", "rope_type"} or rope.get("rope_type", "default") != "default":
         return None
-    tie = given["tie_word_embeddings"]
+    tie, layers = given["tie_word_embeddings"], given["num_hidden_layers"]
     if not isinstance(tie, bool) or not all(type(given[name]) is int for name in _SIZES):
+        return None
+    if not 0 < layers <= _MOST_LAYERS or len(given.get("layer_types", layers * [_FULL])) != layers:
+        return None
+    if not all(type(each) in (int, float) for each in (given["rms_norm_eps"], rope["rope_theta"])):
+        return None
+    pad, ends = (
+        given.get("pad_token_id"),
+        (given.get("eos_token_id"), generation.get("eos_token_id")),
+    )
+    if pad is not None and not (type(pad) is int and 0 <= pad < given["vocab_size"]):
+        return None
+    if not all(_is_end(each) for each in ends):
         return None
     return Qwen3Config(
         **{name: given[name] for name in _SIZES},
         rms_norm_eps=float(given["rms_norm_eps"]),
         rope_theta=float(rope["rope_theta"]),
         tie_word_embeddings=tie,
-        pad_token_id=given.get("pad_token_id"),
-        eos_token_id=given.get("eos_token_id"),
-        generation_eos=generation.get("eos_token_id"),
+        pad_token_id=pad,
+        eos_token_id=ends[0],
+        generation_eos=ends[1],
     )
+
+
+def _is_end(given: Any) -> bool:
+    """Whether it is an id, a list of ids or nothing."""
+    ids = given if isinstance(given, list) else [] if given is None else [given]
+    return all(type(each) is int for each in ids)
 
 
 def _held(folder: Path) -> list[str]:
     """Of the only file with weights, without reading them."""
-    if any(folder.glob("*.index.json")):
+    if any(folder.glob("*.index.json")) or (folder / _ADAPTER).exists():
         return []
     with (folder / WEIGHTS).open("rb") as file:
         size = int.from_bytes(file.read(8), "little")

@@ -121,7 +121,10 @@ PromptId = Annotated[str, Meta(max_length=MAX_PROMPT_ID)]
 Label = Annotated[str, Meta(max_length=MAX_LABEL)]
 Metrics = Annotated[dict[Label, Number], Meta(max_length=MAX_METRICS)]
 """Metric → finite value."""
-DraftBytes = Annotated[int, Meta(ge=0, le=MAX_DRAFT_BYTES)]
+DraftBytes = Annotated[
+    dict[Name, Annotated[int, Meta(ge=0, le=MAX_DRAFT_BYTES)]], Meta(max_length=MAX_POLICIES)
+]
+"""Policy → the most bytes of its sequences."""
 DraftPolicies = Annotated[list[Name], Meta(max_length=MAX_DRAFT_SEQUENCES)]
 """The policy of each sequence."""
 DraftSizes = Annotated[list[Length], Meta(max_length=MAX_DRAFT_SEQUENCES)]

@@ -66,7 +66,7 @@ class RolloutLog:
         """Whether groups are stored."""
         return self._writer is not None
 
-    def earlier(self, prompt_id: str, most_bytes: int) -> list[PastSequence]:
+    def earlier(self, prompt_id: str, most_bytes: Mapping[str, int]) -> list[PastSequence]:
         """Stored sequences of a prompt (:meth:`EarlierGroups.find`), read from disk. May be called in any thread."""
         return [] if self._earlier is None else self._earlier.find(prompt_id, most_bytes)
 

@@ -18,7 +18,6 @@ from astraflow_runtime.raas.engines.host_client import HostClient
 from astraflow_runtime.raas.engines.replicas import Replicas
 from astraflow_runtime.raas.episodes.policy_engine import PolicyHandle
 from astraflow_wire.http.drafts import PastSequence
-from astraflow_wire.limits import MAX_DRAFT_BYTES
 from astraflow_wire.messages import Task
 
 log = logging.getLogger("astraflow.raas")
@@ -27,8 +26,8 @@ UNDER_WAY = 8
 NOT_USEFUL = 4
 """One of so many tasks is asked for, while an engine says that drafts do not pay."""
 
-Ask = Callable[[str, int, float], Awaitable[list[PastSequence]]]
-"""Task, most bytes, deadline in seconds → sequences."""
+Ask = Callable[[str, Mapping[str, int], float], Awaitable[list[PastSequence]]]
+"""Task, most bytes of each policy, deadline in seconds → sequences."""
 
 
 def draft_bytes(config: RunConfig) -> dict[str, int]:
@@ -84,7 +83,7 @@ class StoredDrafts:
         return left > 0
 
     async def _fetch(self, task: str, policies: Sequence[str]) -> None:
-        most = min(MAX_DRAFT_BYTES, sum(self._most_bytes[name] for name in policies))
+        most = {name: self._most_bytes[name] for name in policies}
         try:
             found = await self._ask(task, most, self._deadline_s)
             for policy in policies:

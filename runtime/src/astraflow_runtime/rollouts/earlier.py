@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from astraflow_core.errors import UserError
@@ -32,16 +32,16 @@ class EarlierGroups:
         self._lock = threading.Lock()
         self._calls = threading.BoundedSemaphore(WAITING)
 
-    def find(self, prompt_id: str, most_bytes: int) -> list[PastSequence]:
-        """Sequences of a prompt, of the oldest group first: as many of the newest groups as fit into ``most_bytes``, of which the
-        last is cut. What cannot be read is left out. Reads from disk."""
+    def find(self, prompt_id: str, most_bytes: Mapping[str, int]) -> list[PastSequence]:
+        """Sequences of a prompt, of the oldest group first: of each policy as many of the newest groups as fit into its bytes, of
+        which the last is cut. What cannot be read is left out. Reads from disk."""
         if not self._calls.acquire(blocking=False):
             return []
         try:
             with self._lock:
                 self._refresh()
                 places = list(self._places.get(cut(prompt_id, LINE_TEXT), ()))
-            return self._newest(prompt_id, places, min(most_bytes, MAX_DRAFT_BYTES))
+            return self._newest(prompt_id, places, most_bytes)
         finally:
             self._calls.release()
 
@@ -55,6 +55,8 @@ class EarlierGroups:
             }
             self._places = {prompt: places for prompt, places in kept.items() if places}
         for segment in there:
+            if not segment.index(self._folder).is_file():
+                continue  # nothing waits for a FIFO
             tail = self._tails.setdefault(segment, IndexTail(self._folder, segment))
             try:
                 for line in tail.new_lines():
@@ -64,38 +66,46 @@ class EarlierGroups:
                         places.append((segment, _bare(line)))
                         del places[:-GROUPS]
             except UserError as error:  # the reader of the store says it to people
-                log.info("no drafts from the rest of %s: %s", segment.index(self._folder), error)
+                log.debug("no drafts from the rest of %s: %s", segment.index(self._folder), error)
 
     def _newest(
-        self, prompt_id: str, places: list[tuple[Segment, GroupLine]], most_bytes: int
+        self,
+        prompt_id: str,
+        places: list[tuple[Segment, GroupLine]],
+        most_bytes: Mapping[str, int],
     ) -> list[PastSequence]:
-        left, found, count = most_bytes // TOKEN_BYTES, [], 0
+        budgets = {policy: most // TOKEN_BYTES for policy, most in most_bytes.items()}
+        whole, count = MAX_DRAFT_BYTES // TOKEN_BYTES, 0
+        found: list[list[PastSequence]] = []
         for segment, line in reversed(places):
+            if not whole or count == MAX_DRAFT_SEQUENCES or not any(budgets.values()):
+                break
             kept = []
             for each in self._group(prompt_id, segment, line):
-                if left <= 0 or count == MAX_DRAFT_SEQUENCES:
-                    break
-                if not each.sampled[:left].any():
+                left = min(whole, budgets.get(each.policy, 0))
+                if count == MAX_DRAFT_SEQUENCES or not each.sampled[:left].any():
                     continue  # the prompt alone is none
                 kept.append(PastSequence(each.policy, each.tokens[:left], each.sampled[:left]))
-                left -= len(kept[-1].tokens)
+                whole -= len(kept[-1].tokens)
+                budgets[each.policy] -= len(kept[-1].tokens)
                 count += 1
             found.append(kept)
         return [each for kept in reversed(found) for each in kept]
 
     def _group(self, prompt_id: str, segment: Segment, line: GroupLine) -> Iterator[PastSequence]:
+        if not segment.data(self._folder).is_file():
+            return
         try:
             record = read(self._folder, segment, line)
-        except UserError as error:
-            log.info("no drafts from group %s: %s", line.group, error)
-            return
-        if not isinstance(record, GroupRecord) or record.prompt_id != prompt_id:
-            return  # the index has only the beginning of a long id
-        for trajectory in record.trajectories:
-            for stored in trajectory.sequences:
-                tokens, sampled = stored.tokens, stored.versions >= 0
-                if len(tokens) == len(sampled) and sampled.any():  # a redaction may have changed it
-                    yield PastSequence(stored.policy, tokens, sampled)
+            if not isinstance(record, GroupRecord) or record.prompt_id != prompt_id:
+                return  # the index has only the beginning of a long id
+            for trajectory in record.trajectories:
+                for stored in trajectory.sequences:
+                    tokens, sampled = stored.tokens, stored.versions >= 0
+                    if len(tokens) == len(sampled) and sampled.any():
+                        yield PastSequence(stored.policy, tokens, sampled)
+        except (UserError, ValueError) as error:  # ValueError: half a token
+            log.debug("no drafts from group %s: %s", line.group, error)
 
 
 def _bare(line: GroupLine) -> GroupLine:

@@ -27,7 +27,7 @@ from astraflow_core.types import (
 )
 from astraflow_runtime.preflight.rows import Floats, MeasuredRow
 from astraflow_runtime.raas.engines.host_process import EngineHostProcess, HostSettings
-from astraflow_runtime.raas.threads import in_thread
+from astraflow_runtime.threads import in_thread
 
 NAME = "doctor"
 REPEATS = 2

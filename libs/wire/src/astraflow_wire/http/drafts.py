@@ -20,8 +20,8 @@ TOKEN_BYTES = 5
 
 class AskDrafts(Message, frozen=True):
     """``POST /v1/tasks/drafts``: a RaaS asks for sequences of earlier groups of the prompt of a training task that it has
-    leased, from the rollout store of the run: of the newest groups, ``most_bytes`` at most, 5 for each token. There are none
-    if the store has no group of the prompt, or the RaaS has no such task (any longer).
+    leased, from the rollout store of the run: of the newest groups, ``most_bytes`` of each policy at most, 5 for each token,
+    and 4 MB in all. There are none if the store has no group of the prompt, or the RaaS has no such task (any longer).
     404: this RaaS or this incarnation of it is not known: it must register (again).
     409: another process has registered as this RaaS since; the reason says when.
     409: the run stores no rollouts."""

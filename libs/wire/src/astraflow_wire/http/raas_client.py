@@ -202,10 +202,13 @@ class RaasClient:
         except Refused as refused:
             log.info("the failure of task %s came too late: %s", task, refused)
 
-    async def drafts(self, task: str, most_bytes: int, deadline_s: float) -> list[PastSequence]:
-        """Sequences of earlier groups of the prompt of a leased task; none if it is not leased any longer."""
+    async def drafts(
+        self, task: str, most_bytes: Mapping[str, int], deadline_s: float
+    ) -> list[PastSequence]:
+        """Sequences of earlier groups of the prompt of a leased task, of each policy ``most_bytes`` at most; none if it is not
+        leased any longer."""
         asked = AskDrafts(
-            raas=self._raas, task=task, most_bytes=most_bytes, incarnation=self.incarnation
+            raas=self._raas, task=task, most_bytes=dict(most_bytes), incarnation=self.incarnation
         )
         body = await self._client.post_for_bytes("/v1/tasks/drafts", asked, deadline_s=deadline_s)
         return decode_drafts(body)

@@ -26,6 +26,7 @@ from astraflow_runtime.dataflow.http.rights import RIGHTS, check_sender, include
 from astraflow_runtime.dataflow.http.wakeups import Wakeups
 from astraflow_runtime.dataflow.image.keeper import ImageKeeper
 from astraflow_runtime.package_skew import package_skew
+from astraflow_runtime.threads import in_thread
 from astraflow_wire.host.process import FULL_COLLECTION_S
 from astraflow_wire.http.access import ROLES, Access, Grant, is_name
 from astraflow_wire.http.client import NO_ROOM
@@ -284,7 +285,8 @@ class DataflowService:
             raise Refused(409, "this run stores no rollouts: [rollouts] groups_per_step is 0")
         if task is None or task.eval_set or task.lease_of(message.raas) is None:
             return frame(encode_drafts([]))
-        found = await asyncio.to_thread(rollouts.earlier, task.prompt.id, message.most_bytes)
+        find = partial(rollouts.earlier, task.prompt.id, message.most_bytes)
+        found = await in_thread("drafts", find)  # one that waits for a disk delays nothing else
         return frame(encode_drafts(found))
 
     def _add_routes(self) -> None:

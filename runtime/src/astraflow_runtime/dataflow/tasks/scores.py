@@ -101,8 +101,10 @@ class SetScore:
     def _means(self, scores: list[PromptScore]) -> dict[str, float | None]:
         rewards = [reward for score in scores for reward in score.rewards]
         return {
-            "avg": sum(score.correct / score.samples for score in scores) / len(scores),
-            "pass": sum(pass_at_k(s.samples, s.correct, min(self.k, s.samples)) for s in scores)
+            "avg": math.fsum(score.correct / score.samples for score in scores) / len(scores),
+            "pass": math.fsum(
+                pass_at_k(s.samples, s.correct, min(self.k, s.samples)) for s in scores
+            )
             / len(scores),
-            "mean_reward": sum(rewards) / len(rewards) if rewards else None,
+            "mean_reward": math.fsum(rewards) / len(rewards) if rewards else None,
         }

@@ -14,7 +14,7 @@ from astraflow_core.errors import AstraFlowError, DeadlineExceeded, Refused, Wei
 from astraflow_core.protocols.transport import Publisher, Transport
 from astraflow_core.types import ExportedTensor, Manifest, WeightSource
 from astraflow_runtime.raas.engines.refresh import WeightRefresh
-from astraflow_runtime.raas.threads import in_thread
+from astraflow_runtime.threads import in_thread
 from astraflow_wire.http.client import AsyncClient
 from astraflow_wire.http.recovery import OfferVersion
 from astraflow_wire.messages import Done

@@ -15,7 +15,7 @@ from typing import cast
 from astraflow_core.errors import WeightsError
 from astraflow_core.protocols.transport import DirectReceiver, Receiver
 from astraflow_core.types import Announcement, Delivery, Link, WeightSource
-from astraflow_runtime.raas.threads import in_thread
+from astraflow_runtime.threads import in_thread
 
 log = logging.getLogger("astraflow.raas")
 REMEMBERED = 16
