@@ -26,12 +26,10 @@ import hashlib
 import json
 import os
 import subprocess
-import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import tiers
 from installers import CONSTRAINTS as CONSTRAINTS
@@ -48,9 +46,6 @@ PLACES = [
 
 BUILD_TOOLS = ("flit_core", "setuptools", "wheel")
 TEST_TOOLS = ("pytest-timeout", "pytest-xdist", "hypothesis", "httpx", "msgpack", "ruff", "mypy")
-
-LOOK_EVERY_S = 1.0
-"""How often what tests beside others print is shown, once it is their turn."""
 
 # Apart from what others ask of mypy: a module that some call skipped has no attributes in the next.
 MYPY_CACHE = ("--cache-dir", ".mypy_cache/check")
@@ -230,7 +225,7 @@ def durations(args: list[str]) -> int:
 
 
 def heavy(args: list[str]) -> int:
-    """Run the tests marked slow, four at a time, and beside them those with real backends, two at a time.
+    """Run the tests marked slow, four at a time, and then those with real backends, two at a time.
 
     With `--record-durations` it writes what each file costs, by which later calls begin with the longest."""
     import selection
@@ -239,11 +234,8 @@ def heavy(args: list[str]) -> int:
     slow, backend = (selection.marked_files(marker, args) for marker in ("slow", "backend"))
     if backend and "--record-durations" not in args:
         args = [*args, "--turns"]
-    others = (tiers.BACKEND, *tiers.BACKEND_WORKERS, *args, *backend)
-    beside = backend and {"-n", "-x", "-s", "--pdb"}.isdisjoint(args)
-    with _printed_later(others) if beside else contextlib.nullcontext() as later:
-        codes = [_pytest(tiers.SLOW, *tiers.SLOW_WORKERS, *args, *slow)]
-        codes += [_judged(later(), *others) if later else _pytest(*others)]
+    codes = [_pytest(tiers.SLOW, *tiers.SLOW_WORKERS, *args, *slow)]
+    codes += [_pytest(tiers.BACKEND, *tiers.BACKEND_WORKERS, *args, *backend)]
     return max((code for code in codes if code != tiers.NO_TESTS), default=tiers.NO_TESTS)
 
 
@@ -311,80 +303,33 @@ def docs(args: list[str]) -> int:
 
 
 def _pytest(markers: str, *args: str) -> int:
-    """Run tests."""
-    with _started(*_command(markers, *args), variables=tiers.VARIABLES) as process:
-        return _judged(_wait(process), markers, *args)
-
-
-def _command(markers: str, *args: str) -> tuple[str, ...]:
-    """An environment that tests make holds the sources of this checkout, so it stays here."""
+    """Run tests. An environment that they make holds the sources of this checkout, so it stays here."""
     os.environ.setdefault("ASTRAFLOW_ENVIRONMENTS", str(VENV / "envs"))
     # Without byte code each worker rewrites the assertions of all tests, and each process compiles what it imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    cache = tiers.CACHES.get(markers, tiers.CACHE)
-    return ("-m", "pytest", "-m", markers, "-o", f"cache_dir={cache}", *args)
-
-
-def _judged(code: int, markers: str, *args: str) -> int:
-    """The exit code of tests that have ended with ``code``, once a few that failed have run again."""
-    cache = ROOT / tiers.CACHES.get(markers, tiers.CACHE)
-    if code != tiers.FAILED or not (again := tiers.to_run_again(cache)):
+    variables = tiers.VARIABLES.get(markers, {})
+    code = _call("-m", "pytest", "-m", markers, *args, variables=variables)
+    if code != tiers.FAILED or not (again := tiers.to_run_again(ROOT)):
         return code
     print(f"== once more, alone: {', '.join(again)}", flush=True)
-    command = _command(markers, *args, *tiers.ALONE)
-    code = _call(*command, variables=tiers.VARIABLES)
+    code = _call("-m", "pytest", "-m", markers, *args, *tiers.ALONE, variables=variables)
     if code == 0:
         print(f"== UNSTEADY, to be mended: {', '.join(again)} failed, and passed alone", flush=True)
     return code
 
 
-@contextlib.contextmanager
-def _printed_later(tests: tuple[str, ...]) -> Iterator[Callable[[], int]]:
-    """Run tests beside others. The function prints what they printed, waits for their end and returns their exit code."""
-    with (
-        tempfile.TemporaryFile("w+b") as printed,
-        _started(*_command(*tests), variables=tiers.VARIABLES, output=printed) as process,
-    ):
-
-        def end() -> int:
-            shown, code = 0, None
-            while code is None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = _wait(process, LOOK_EVERY_S)
-                text = os.pread(printed.fileno(), 1 << 30, shown)
-                shown += len(text)
-                sys.stdout.buffer.write(text)
-                sys.stdout.flush()
-            return code
-
-        yield end
-
-
 def _call(*args: str, variables: Mapping[str, str] | None = None) -> int:
     """Run the environment's Python to its end, however often Ctrl-C is pressed. Environment ``variables`` hold where
     the caller's environment says nothing else."""
-    with _started(*args, variables=variables) as process:
-        return _wait(process)
-
-
-def _started(
-    *args: str, variables: Mapping[str, str] | None = None, output: Any = None
-) -> subprocess.Popen[bytes]:
     sys.stdout.flush()
-    environment = {**(variables or {}), **os.environ}
-    return subprocess.Popen(
-        [str(PYTHON), *args], cwd=ROOT, env=environment, stdout=output, stderr=output
-    )
-
-
-def _wait(process: subprocess.Popen[bytes], at_most_s: float | None = None) -> int:
-    """The exit code, as a shell counts it."""
     interrupted = False
-    while process.returncode is None:
-        try:
-            process.wait(at_most_s)
-        except KeyboardInterrupt:
-            interrupted = True
+    environment = {**(variables or {}), **os.environ}
+    with subprocess.Popen([str(PYTHON), *args], cwd=ROOT, env=environment) as process:
+        while process.returncode is None:
+            try:
+                process.wait()
+            except KeyboardInterrupt:
+                interrupted = True
     if interrupted:
         raise KeyboardInterrupt
     return process.returncode if process.returncode >= 0 else 128 - process.returncode

@@ -40,12 +40,9 @@ RECORDS = {SLOW: "slow", BACKEND: "backend"}
 """Where ``tests/durations.json`` has the files of the heavy tiers."""
 
 # The workers keep the cores busy; threads of each would spin while they wait for one another.
-VARIABLES = {"OMP_NUM_THREADS": "1"}
-"""Environment variables of all tiers."""
-
-CACHES = {BACKEND: ".pytest_cache/backend"}
-"""Where pytest notes what has failed, for the tier that runs beside another one."""
-CACHE = ".pytest_cache"
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+VARIABLES = {LIGHT: ONE_THREAD, SLOW: ONE_THREAD}
+"""Environment variables of the tiers; a server that a backend's test waits for has the cores to itself."""
 
 FAILED = 1
 """Exit code of pytest where tests failed."""
@@ -57,13 +54,13 @@ AT_MOST_AGAIN = 3
 """So many failures of a tier may come from other work on the machine; more come from the change."""
 
 
-def to_run_again(cache: Path) -> list[str]:
-    """The tests that failed in the tier that has just ended and has this ``cache``, if they are few and CI judges; else none.
-    A developer sees each failure."""
+def to_run_again(root: Path) -> list[str]:
+    """The tests that failed in the tier that has just ended, if they are few and CI judges; else none. A developer
+    sees each failure."""
     if not os.environ.get("CI"):
         return []
     try:
-        record = (cache / "v/cache/lastfailed").read_text(encoding="utf-8")
+        record = (root / ".pytest_cache/v/cache/lastfailed").read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
     failed = sorted(json.loads(record))

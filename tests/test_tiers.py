@@ -87,27 +87,10 @@ def test_what_fails_twice_fails(project: Path) -> None:
     assert dev._pytest("not slow", "-n", "0") == tiers.FAILED
 
 
-@pytest.mark.slow
-def test_tests_beside_others_are_printed_after_them(
-    project: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    others = (tiers.BACKEND, "-n", "0", "-k", "unsteady", "-o", "markers=backend\ngpu\nslow")
-    (project / "test_file.py").write_text(
-        "import pytest\n\npytestmark = pytest.mark.backend\n" + UNSTEADY
-    )
-    with dev._printed_later(others) as later:
-        sys.stdout.write("first\n")
-        sys.stdout.flush()
-        assert dev._judged(later(), *others) == 0
-    printed = capfd.readouterr().out
-    assert printed.startswith("first") and "1 failed, 1 deselected" in printed
-    assert "UNSTEADY, to be mended: test_file.py::test_unsteady" in printed
-
-
 def test_many_failures_and_a_developers_are_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = tmp_path / "v/cache"
+    cache = tmp_path / ".pytest_cache/v/cache"
     cache.mkdir(parents=True)
 
     def failed(number: int) -> list[str]:
