@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import tempfile
 import time
@@ -97,9 +98,15 @@ def main(name: str) -> None:
             found, of_setting = recorded(name)
             of_setting["cpu_s"] += round(time.process_time() - began)
             of_setting["runs"].append({"seed": seed, "replay": replayed, **run})
-            FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            write(found)
             late = run["rewards"][-8:]
             print(seed, replayed, round(float(np.mean(late)), 3), max(run["ratios"]), flush=True)
+
+
+def write(found: dict[str, Any]) -> None:
+    """Record it; the numbers of a curve are on one line."""
+    text = re.sub(r"(?<=\d,|[ \n]\[)\s+(?=-?\d)|(?<=\d)\s+(?=\])", " ", json.dumps(found, indent=1))
+    FILE.write_text(text + "\n", encoding="utf-8")
 
 
 def recorded(name: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow_tiny_model.folder import write_tiny_model
-from bench.studies.replay import FILE, SETTINGS, ReplaySetting, share_a_row
+from bench.studies.replay import FILE, SETTINGS, ReplaySetting, share_a_row, write
 
 REWARD = '''
 def counted(view):
@@ -87,7 +87,7 @@ def main(name: str, seeds: int) -> None:
             print(seed, replayed, run["rewards"][-8:], run["cpu_s"], flush=True)
             found, runs = recorded(name)
             runs.append(run)
-            FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            write(found)
 
 
 def recorded(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
