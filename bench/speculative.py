@@ -206,7 +206,7 @@ def sequence(prompt: Tokens, found: GenerateResult) -> Sequence:
 
 async def learned(side: TorchEngine, store: EarlierGroups, prompt: int) -> None:
     """As a RaaS does when a task begins."""
-    found = await asyncio.to_thread(store.find, str(prompt), STORED_BYTES)
+    found = await asyncio.to_thread(store.find, str(prompt), {"policy": STORED_BYTES})
     given = decode_drafts(encode_drafts(found))
     tokens = np.concatenate([each.tokens for each in given])
     flags = np.concatenate([each.sampled for each in given])
