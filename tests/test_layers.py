@@ -43,7 +43,7 @@ CHOICE = {"catalog", "config", "nested"}
 SERVICES = {"dataflow", "raas", "trainer"}
 SHARED = {
     "audit_log", "telemetry", "config", "device_turn", "file_lock", "forking", "hooks", "logprob_gap", "models", "package_skew",
-    "rollouts",
+    "rollouts", "threads",
 }  # fmt: skip
 PARTS: dict[str, dict[str, set[str]]] = {
     "core": {
