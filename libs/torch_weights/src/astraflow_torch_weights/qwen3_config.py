@@ -103,13 +103,11 @@ def _understood(given: dict[str, Any], generation: dict[str, Any]) -> Qwen3Confi
         return None
     if not all(type(each) in (int, float) for each in (given["rms_norm_eps"], rope["rope_theta"])):
         return None
-    pad, ends = (
-        given.get("pad_token_id"),
-        (given.get("eos_token_id"), generation.get("eos_token_id")),
-    )
+    pad, end = given.get("pad_token_id"), given.get("eos_token_id")
+    generation_end = generation.get("eos_token_id")
     if pad is not None and not (type(pad) is int and 0 <= pad < given["vocab_size"]):
         return None
-    if not all(_is_end(each) for each in ends):
+    if not (_is_end(end) and _is_end(generation_end)):
         return None
     return Qwen3Config(
         **{name: given[name] for name in _SIZES},
@@ -117,8 +115,8 @@ def _understood(given: dict[str, Any], generation: dict[str, Any]) -> Qwen3Confi
         rope_theta=float(rope["rope_theta"]),
         tie_word_embeddings=tie,
         pad_token_id=pad,
-        eos_token_id=ends[0],
-        generation_eos=ends[1],
+        eos_token_id=end,
+        generation_eos=generation_end,
     )
 
 
