@@ -61,16 +61,21 @@ def classes(file: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def run(file: Path, report: Path) -> dict[str, Outcome]:
-    """Run the file in a pytest of its own: class → outcome. Of a mutant whose test is named only that."""
-    chosen = [
+def tests_of(file: Path) -> list[str]:
+    """What pytest is asked to run of a file: of a mutant whose test is named only that. Not for threads: Python's parser
+    fails in two at once."""
+    return [
         "::".join([str(file), name, *filter(None, [says.get("caught_by")])])
         for name, says in classes(file).items()
     ]
+
+
+def run(tests: list[str], report: Path) -> dict[str, Outcome]:
+    """Run tests of a file with mutants in a pytest of its own: class → outcome."""
     done = subprocess.run(
         [
             sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short",
-            f"--junitxml={report}", *chosen,
+            f"--junitxml={report}", *tests,
         ],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -147,7 +152,9 @@ def main(argv: list[str]) -> int:
         return 2
     for kind in kinds:
         with tempfile.TemporaryDirectory() as folder:
-            entry = entry_of(file_of(kind), run(file_of(kind), Path(folder) / "report.xml"))
+            entry = entry_of(
+                file_of(kind), run(tests_of(file_of(kind)), Path(folder) / "report.xml")
+            )
         record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
         record[kind] = entry
         text = json.dumps(dict(sorted(record.items())), indent=1, ensure_ascii=False)

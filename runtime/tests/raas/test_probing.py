@@ -123,6 +123,44 @@ def test_one_that_is_overtaken_is_left_out() -> None:
     assert scene.after(*steps) == [None, None, None, None, 4]
 
 
+def test_a_replica_is_probed_before_it_loads_the_next_version() -> None:
+    """Even if several versions were announced before it loaded the first."""
+    scene = Scene()
+
+    async def run():
+        for version in (1, 2, 3):
+            scene.hear(version)()
+        await scene.probes.before_swap("solver", 0)
+        found = [scene.probes.figures()]
+        scene.version = 3
+        await asyncio.gather(*(scene.probes.before_swap("solver", 0) for _ in range(2)))
+        return [*found, scene.probes.figures()]
+
+    assert [figures["solver/probe_version"] for figures in asyncio.run(run())] == [1.0, 3.0]
+    assert len(scene.asked) == 4  # two rows of each
+
+
+def test_a_replica_without_a_probe_swaps_at_once() -> None:
+    scene = Scene()
+    scene.hear(1, None)()
+    asyncio.run(scene.probes.before_swap("solver", 0))
+    asyncio.run(scene.probes.before_swap("teacher", 0))
+    assert not scene.asked
+
+
+def test_an_older_probe_of_another_replica_takes_no_figures_back() -> None:
+    scene = Scene()
+    assert scene.after(scene.hear(2), scene.serve(2), scene.hear(1)) == [None, 2, 2]
+
+
+def test_each_measurement_is_reported() -> None:
+    scene = Scene()
+    reports: list[dict[str, float]] = []
+    scene.probes.measured = lambda: reports.append(scene.probes.figures())
+    scene.after(scene.hear(1), scene.serve(2), scene.hear(2))
+    assert [each["solver/probe_version"] for each in reports] == [1.0, 2.0]
+
+
 def test_a_swap_meanwhile_spoils_it() -> None:
     scene = Scene()
     scene.during = scene.serve(2)

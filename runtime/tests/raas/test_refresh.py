@@ -414,3 +414,28 @@ def test_a_version_that_is_discarded_while_it_is_fetched_is_not_loaded(tmp_path)
             await until(lambda: files(tmp_path) == ["v6"])
 
     asyncio.run(scenario())
+
+
+def test_the_version_served_may_be_finished_before_another_is_loaded(tmp_path):
+    async def scenario():
+        async with refreshing(tmp_path) as (refresh, engine):
+            served, go = [], asyncio.Event()
+
+            async def finish():
+                served.append(refresh.serving)
+                await go.wait()
+
+            (replica,) = refresh.replicas
+            refresh.on_announced(announce(0))
+            go.set()
+            await until(lambda: refresh.serving == 0)
+            go.clear()
+            replica.before_swap = finish
+            refresh.on_announced(announce(1))
+            await until(lambda: served)
+            refresh.on_announced(announce(2))
+            go.set()
+            await until(lambda: refresh.serving == 2)
+            assert served == [0] and "load 1" not in engine.host.client.calls
+
+    asyncio.run(scenario())

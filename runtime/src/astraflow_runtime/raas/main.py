@@ -227,6 +227,8 @@ class _Raas:
         for engine in self.engines[name]:
             engine.changed = partial(self._changed, refresh)
         refresh.served_changed = partial(self._served_changed, name)
+        for number, replica in enumerate(refresh.replicas):
+            replica.before_swap = partial(self._before_swap, name, number)
         return refresh
 
     def _changed(self, refresh: WeightRefresh) -> None:
@@ -236,6 +238,9 @@ class _Raas:
     def _served_changed(self, policy: str) -> None:
         self.handles[policy].replicas.changed()
         self.service.served_changed()
+
+    async def _before_swap(self, policy: str, replica: int) -> None:
+        await self.service.probes.before_swap(policy, replica)
 
     def _handle(self, policy: str) -> PolicyHandle:
         served, engines = self.config.served[policy], self.engines[policy]

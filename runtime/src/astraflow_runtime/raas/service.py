@@ -82,6 +82,7 @@ class RaasService:
         self.offer: Callable[[Sequence[str]], None] = lambda policies: None
         replicas = {name: policies[name].replicas for name in refreshes}
         self.probes = Probes(replicas, config.run.deadline_s, devices, exact_policies(config))
+        self.probes.measured = self._serving_changed.set
         self.measurements = Measurements(
             policies,
             refreshes,
@@ -99,7 +100,6 @@ class RaasService:
 
     def renews_in_thread(self, client: SyncClient) -> ThreadRenewal:
         """The object that renews while the running event loop is blocked; it takes over ``client``."""
-        run = self.config.run
         return ThreadRenewal(
             client,
             self.dataflow,
@@ -107,7 +107,7 @@ class RaasService:
             self._on_notices,
             asyncio.get_running_loop(),
             lambda: self._renew_s,
-            run.deadline_s,
+            self.config.run.deadline_s,
         )
 
     @property
@@ -350,7 +350,7 @@ class RaasService:
     # -- renewal ---------------------------------------------------------------------------------
 
     async def _renew_loop(self) -> None:
-        """Renews periodically, and at once when another version is served: the dataflow leases no
+        """Renews periodically, and at once when another version is served or probed: the dataflow leases no
         task to a RaaS that it believes to be too far behind.
         """
         asked = active_time()

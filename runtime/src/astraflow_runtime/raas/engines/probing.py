@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,8 @@ STILL = 0.1
 """The share of the trainer's movement below which an engine has not moved."""
 LEAST_MOVED = 1e-4
 """Nats. A trainer that has moved less says nothing about an engine."""
+MOST_DUE = 8
+"""The number of newest versions of a policy whose probes are kept until a replica serves them."""
 MOST_STILL = 2
 """Probes in a row for which the engine of a replica may not move, before its RaaS gives up."""
 
@@ -45,7 +47,8 @@ class _Scored:
 
 class Probes:
     """Compares the log-probs of engine and trainer whenever a version comes with a probe, for each replica of its policy
-    that serves exactly that version before the next one. If none does, the probe is skipped.
+    that serves exactly that version. If none does, the probe is skipped. A replica is probed before it loads another
+    version (:meth:`before_swap`), so that a run of short updates is probed too. ``measured`` is called after each.
 
     It also scores the rows of the last probe again. An engine whose log-probs of them did not move, where the trainer's
     did, still computes with the earlier weights, whatever it reports: its host is killed, so that the next one loads
@@ -64,7 +67,10 @@ class Probes:
     ) -> None:
         self._replicas, self._deadline_s, self._devices = replicas, deadline_s, devices
         self._exact = exact
-        self._due: dict[str, AnnouncementMessage] = {}
+        self.measured: Callable[[], None] = lambda: None
+        self._due: dict[str, dict[int, AnnouncementMessage]] = {policy: {} for policy in replicas}
+        self._done: dict[SupervisedEngine, int] = {}
+        self._turns: defaultdict[SupervisedEngine, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._measured: dict[str, dict[int, Gap]] = {}
         self._version: dict[str, int] = {}
         self._scored: dict[SupervisedEngine, _Scored] = {}
@@ -85,14 +91,18 @@ class Probes:
                     error,
                 )
                 return
-            self._due[announcement.policy] = announcement
+            due = self._due[announcement.policy]
+            due[announcement.version] = announcement
+            for version in sorted(due)[:-MOST_DUE]:
+                del due[version]
             self.changed()
 
     def discard(self, policy: str) -> None:
         """Forget the probes of a policy: its versions so far are not of this run."""
-        self._due.pop(policy, None)
+        self._due[policy].clear()
         for replica in self._replicas[policy].members:
             self._scored.pop(replica.engine, None)
+            self._done.pop(replica.engine, None)
 
     def changed(self) -> None:
         """Another version may be served."""
@@ -115,17 +125,29 @@ class Probes:
         log-probs that are to be equal are not."""
         while True:
             self._changed.clear()
-            for policy, announcement in list(self._due.items()):
-                for replica in self._replicas[policy].members:
-                    if self._can_probe(replica, announcement):
-                        async with self._devices.use():
-                            await self._probe(replica, announcement)
+            for policy, replicas in self._replicas.items():
+                for replica in replicas.members:
+                    await self._probe_if_due(policy, replica)
             await self._changed.wait()
 
-    def _can_probe(self, replica: Replica, announcement: AnnouncementMessage) -> bool:
-        policy, version = announcement.policy, announcement.version
-        done = self._version.get(policy) == version and replica.number in self._measured[policy]
-        return not done and replica.serving() == version and replica.can_take(None)
+    async def before_swap(self, policy: str, number: int) -> None:
+        """Probe a replica that is about to load another version, if the one that it serves came with a probe and was not
+        probed yet; raises as :meth:`run` does."""
+        if (replicas := self._replicas.get(policy)) is not None:
+            await self._probe_if_due(policy, replicas.members[number])
+
+    async def _probe_if_due(self, policy: str, replica: Replica) -> None:
+        if self._due_now(policy, replica) is None:
+            return
+        async with self._devices.use(), self._turns[replica.engine]:
+            if (announcement := self._due_now(policy, replica)) is not None:
+                await self._probe(replica, announcement)
+
+    def _due_now(self, policy: str, replica: Replica) -> AnnouncementMessage | None:
+        version = replica.serving()
+        if version is None or version == self._done.get(replica.engine):
+            return None
+        return self._due[policy].get(version) if replica.can_take(None) else None
 
     async def _probe(self, replica: Replica, announcement: AnnouncementMessage) -> None:
         version, policy, asked = announcement.version, announcement.policy, announcement.probe
@@ -150,9 +172,12 @@ class Probes:
             engine.label,
             found,
         )
-        if self._version.get(policy) != version:
+        self._done[engine] = version
+        if self._version.get(policy, -1) < version:
             self._measured[policy], self._version[policy] = {}, version
-        self._measured[policy][replica.number] = found
+        if self._version[policy] == version:
+            self._measured[policy][replica.number] = found
+            self.measured()
         if policy in self._exact and found.largest != 0:
             raise UserError(_inexact(engine.label, version, found, asked))
         if before is not None and asked.moved >= LEAST_MOVED:

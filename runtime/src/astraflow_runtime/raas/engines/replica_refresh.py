@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +42,8 @@ class ReplicaRefresh:
     that is pinned or held: an evaluation whose host died may continue on a replica that already
     serves the newest version.
 
-    A swap happens while ``devices`` may be used. ``drain_s`` is the longest that a pause may take (mode ``wait`` drains requests), ``deadline_s`` the
-    longest for a fetch or a load.
+    ``before_swap`` is awaited before each swap, which happens while ``devices`` may be used. ``drain_s`` is the longest
+    that a pause may take (mode ``wait`` drains requests), ``deadline_s`` the longest for a fetch or a load.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class ReplicaRefresh:
         self._devices = devices
         self.times = SwapTimes()
         self.served_changed: Callable[[], None] = lambda: None
+        self.before_swap: Callable[[], Awaitable[None]] = _nothing
         self.trouble, self._full = "", False
         self._failed: int | None = None
         self._cache, self._mode = cache, mode
@@ -111,6 +112,8 @@ class ReplicaRefresh:
         failures = 0
         while True:
             self._wake.clear()
+            if self._target() is not None:
+                await self.before_swap()
             target = self._target()
             if target is None:
                 self._idle()
@@ -272,6 +275,10 @@ class ReplicaRefresh:
         except HostGone:
             # The supervisor of the host reports it, unless the RaaS ends.
             log.debug("the host of %s exited during a weight swap", self.engine.label)
+
+
+async def _nothing() -> None:
+    pass
 
 
 def _failure_level(overtaken: bool, quiet: bool) -> int:
