@@ -22,8 +22,8 @@ from temporary import own_folder, remove
 from tiers import HEAVY_UNTIL, SLOW_DEMANDS, left_out, out_of_time
 from workspace import HEAVY
 
-# How long an example takes says how busy the machine is. The same examples each time: a test that passes
-# passes everywhere. HYPOTHESIS_PROFILE=explore draws new ones, and more; what it finds becomes an @example.
+# No deadline, since the time of an example depends on the load of the machine. The same examples each time: a test that
+# passes passes everywhere. HYPOTHESIS_PROFILE=explore draws new ones, and more; what it finds becomes an @example.
 settings.register_profile("any machine", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("explore", deadline=None, max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "any machine"))
@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--pure", action="store_true", help="skip what proves to be not pure")
 
 
-@pytest.hookimpl(trylast=True)  # the reporter has read its own, as NO_COLOR
+@pytest.hookimpl(trylast=True)  # the reporter has already read variables such as NO_COLOR
 def pytest_configure(config: pytest.Config) -> None:
     for name in depends_on_who_runs_them(os.environ):
         del os.environ[name]
@@ -128,7 +128,7 @@ def _somebody(server: Any) -> Callable[[Path], Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[Any]:
-    """Modules and tests stay to the end: the garbage collector need not look at them again and again."""
+    """Modules and tests live until the end: the garbage collector need not visit them repeatedly."""
     gc.disable()
     try:
         return (yield)
@@ -143,7 +143,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """What a suite asks of each component, and takes long for each."""
+    """Mark the tests of a conformance suite that take long for every component as slow."""
     if any(getattr(item, "originalname", "") in demands for demands in SLOW_DEMANDS.values()):
         item.add_marker("slow")
 
@@ -163,8 +163,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _pure(forks: int, event: str, arguments: tuple[Any, ...]) -> None:
-    """What a file does not say that it imports, such as the process that a fixture starts. The process ``forks`` is not a
-    test's, and forks the workers."""
+    """Skip a file that starts processes or imports heavy modules without declaring it, for instance in a fixture. The
+    process ``forks``, which forks the workers, is exempt."""
     if (event in STARTS and os.getpid() != forks) or (event == "import" and arguments[0] in HEAVY):
         pytest.skip(
             " ".join(["not pure:", event, *map(str, arguments[:1])]), allow_module_level=True

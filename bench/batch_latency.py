@@ -60,7 +60,7 @@ def measure(quick: bool) -> dict[str, float]:
 
 @dataclass
 class Seen:
-    """Seconds of each transfer, CPU seconds of the service in each of ours, rows that did not come."""
+    """Seconds of each transfer, CPU seconds of the service in each of ours, and the number of lost rows."""
 
     ours: list[float] = field(default_factory=list)
     socket: list[float] = field(default_factory=list)

@@ -8,7 +8,7 @@ have jumped), a checkpoint or the unflushed end of the journal is damaged, the w
 flushed record of the journal is damaged, which a resumed run must refuse; a quarter of these come two at once. Between
 them connections are cut, bits flipped and links stopped (:mod:`bench.campaign.faults` lists all kinds).
 
-What must not be is counted at the end of each run (:mod:`bench.campaign.verdict`): an engine that marks each token and a
+Violations are counted at the end of each run (:mod:`bench.campaign.verdict`): an engine that marks each token and a
 trainer that checks the marks tell whether a row is the one that was sampled, and `astraflow replay` must come to the
 same weights. ``stalls`` are faults after which not every service was back and every policy had not made two more updates
 within 120 s. *Recovery* is the time until then, from the kill or the end of the fault; for a link, to the next good

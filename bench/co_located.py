@@ -1,12 +1,11 @@
 """Weights in shared memory: from a publish to a mapping that an engine can use, compared with one copy and one hash.
 
 The receiver is a process of its own, as in a run. A cycle is: the trainer's half copies and hashes a model
-into shared memory and names it; the receiver's half leases, maps and verifies every block; the mapping is
-open. The other side is one memcpy of as many bytes and one xxh3-128 over them in blocks of 2 MiB, both into
-and over memory that was touched before. ``over_memcpy_and_hash`` is their time over ours (wall), medians of
-the ratios of interleaved pairs; ``cpu_over_memcpy_and_hash`` the same of the CPU seconds of both processes.
-``announced_to_mapped_ms`` is what is left for the receiver when the doorbell rang before it was asked, which is
-the order in a run.
+into shared memory and announces it; the receiver's half leases, maps and verifies every block, and the mapping is open.
+The other side is one memcpy of as many bytes and one xxh3-128 over them in blocks of 2 MiB, both into and over memory
+that was touched before. ``over_memcpy_and_hash`` is their time over ours (wall), medians of the ratios of interleaved
+pairs; ``cpu_over_memcpy_and_hash`` the same of the CPU seconds of both processes. ``announced_to_mapped_ms`` is the
+time that the receiver still needs if it was notified before its ``fetch`` is called, as in a run.
 """
 
 from __future__ import annotations
@@ -174,7 +173,7 @@ def transport(folder: Path, table: Mapping[str, Any]) -> Transport:
 
 
 def map_versions(folder: Path, table: Mapping[str, Any]) -> None:
-    """Map each version that is told on standard input; tell when it is done."""
+    """Map each version announced on standard input, and print a line when it is mapped."""
     held = None
     with closing(transport(folder, table).receiver()) as receiver:
         for line in sys.stdin:

@@ -1,6 +1,6 @@
 """The cost of data policies with a million known prompts: time per decision, memory per prompt, a checkpoint.
 
-A *decision* is all that a policy is asked and told about one prompt: ``admit``, ``on_admitted``, ``accept``
+A *decision* is all calls of a policy for one prompt: ``admit``, ``on_admitted``, ``accept``
 of its group (made beforehand) and ``on_ended``, as far as it has them, for prompts in random order out of those known;
 of a policy that
 draws or arranges, one row of a batch of 256 out of as many fresh rows and a buffer of rows served before; of one
@@ -102,7 +102,7 @@ class Case:
             self._fresh = [_row(n, generator) for n in range(10 * BATCH)]
 
     def meet(self) -> None:
-        """Each prompt has come once; one in ten failed, if the policy follows that."""
+        """Show each prompt once to the policy; one in ten fails, if the policy tracks failures."""
         for number, prompt in enumerate(self._known):
             self._decide(prompt, self._group(prompt, number))
             if number % 10 == 0 and hasattr(self.policy, "on_ended"):

@@ -1,14 +1,15 @@
 """Learning in environments: held-out accuracy and reward of runs through all services, after a short imitation.
 
-A case is a configuration of ``bench/support/environment_learning`` and who demonstrates its tasks there: ``coin`` (a house in text,
-environment `adventure`), ``sql`` (lists of columns, answered by queries that are executed), ``code`` (functions, completed and
-executed in the sandbox). A small transformer imitates demonstrations of the training split for a few updates; training on its own
-episodes goes on from there.
-For each case: ``NAME_first`` and ``NAME_last``, the share of held-out tasks that greedy decoding solves before the first update
-and after the last, ``NAME_reward_first`` and ``NAME_reward_last``, the mean reward of the trajectories trained on in the first and the last
-tenth of the updates, all as means over the seeds; ``NAME_least_gain``: the least that a seed gained on held-out tasks; ``NAME_cpu_s`` of
-the run in all processes, and ``NAME_imitation_cpu_s``, the most of a seed. Runs are kept in ``bench/results/environment_learning/runs.json`` and not made again
-while their case stays as it is; ``curves.svg`` beside it shows them.
+A case is a configuration of ``bench/support/environment_learning`` and the demonstrator of its tasks there: ``coin`` (a
+house in text, environment `adventure`), ``sql`` (lists of columns, answered by queries that are executed), ``code``
+(functions, completed and executed in the sandbox). A small transformer imitates demonstrations of the training split
+for a few updates; training on its own episodes goes on from there. For each case: ``NAME_first`` and ``NAME_last``, the
+share of held-out tasks that greedy decoding solves before the first update and after the last, ``NAME_reward_first``
+and ``NAME_reward_last``, the mean reward of the trajectories trained on in the first and the last tenth of the updates,
+all as means over the seeds; ``NAME_least_gain``: the least that a seed gained on held-out tasks; ``NAME_cpu_s`` of the
+run in all processes, and ``NAME_imitation_cpu_s``, the most of a seed. Runs are kept in
+``bench/results/environment_learning/runs.json`` and not made again while their case stays as it is; ``curves.svg``
+beside it shows them.
 """
 
 from __future__ import annotations

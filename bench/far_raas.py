@@ -43,14 +43,14 @@ START_S, END_S, LOOK_S = 300.0, 3600.0, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one service said of itself at ``time``."""
+    """The status that one service reported at ``time``."""
 
     time: float
     status: dict[str, Any]
 
 
 class Watch:
-    """Looks at the status page of a service in its namespace until it answers no more."""
+    """Polls the status of a service in its namespace until the service no longer replies."""
 
     def __init__(self, namespace: str, address: Path) -> None:
         self.looks: list[Look] = []
@@ -77,7 +77,7 @@ class Watch:
             time.sleep(LOOK_S)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         self.ended.set()
         self._thread.join(30)
 

@@ -65,7 +65,7 @@ def measure(quick: bool) -> dict[str, float]:
 
 @dataclass
 class Seen:
-    """CPU seconds of each round, and sequences that came out not once."""
+    """CPU seconds of each round, and the numbers of lost and duplicated sequences."""
 
     pushes: list[float] = field(default_factory=list)
     cycles: list[float] = field(default_factory=list)
@@ -111,7 +111,7 @@ async def push_all(connections: list[Connection], bodies: list[list[bytes]]) -> 
 
 
 async def idle(service: Service) -> None:
-    """Wait until the service has done what it was asked."""
+    """Wait until the service has handled all requests."""
     async with asyncio.timeout(DEADLINE_S):
         before = -1.0
         while (now := cpu_of(service.pid)) - before > IDLE_CPU_S:

@@ -1,11 +1,12 @@
 """The difference between the log-probs of engine and trainer, pair by pair, and the cost of making them equal.
 
-An engine samples `ROWS` rows of different lengths, and the trainer is asked for the log-probs of the sampled tokens, both with the
-same float32 weights. `PAIR_mean`, `PAIR_p50`, `PAIR_p99` and `PAIR_largest` are of the absolute differences in nats, `PAIR_equal` is the share of
-tokens with bitwise equal log-probs; `PAIR_before_64` … are means over the tokens at these positions of their rows, `PAIR_rows_to_128` …
-over the tokens of rows of these lengths. `exact` is engine `torch` with trainer `torch`, both with ``batch_invariant``; `torch_torch` is
-the same without it; `bfloat16_torch` has the engine in bfloat16; `hf_torch`, `vllm_torch`, `torch_fsdp` and `torch_megatron` name the engine and the
-trainer. `ENGINE_sampled_again`: the log-probs of what was sampled against the engine's own scores of the same tokens.
+An engine samples `ROWS` rows of different lengths, and the trainer computes the log-probs of the sampled tokens, both
+with the same float32 weights. `PAIR_mean`, `PAIR_p50`, `PAIR_p99` and `PAIR_largest` are of the absolute differences in
+nats, `PAIR_equal` is the share of tokens with bitwise equal log-probs; `PAIR_before_64` … are means over the tokens at
+these positions of their rows, `PAIR_rows_to_128` … over the tokens of rows of these lengths. `exact` is engine `torch`
+with trainer `torch`, both with ``batch_invariant``; `torch_torch` is the same without it; `bfloat16_torch` has the
+engine in bfloat16; `hf_torch`, `vllm_torch`, `torch_fsdp` and `torch_megatron` name the engine and the trainer.
+`ENGINE_sampled_again`: the log-probs of what was sampled against the engine's own scores of the same tokens.
 
 `exact_over_fast_sampling`, `exact_over_fast_scoring` and `exact_over_fast_step`: CPU seconds with ``batch_invariant`` over those without it, of the same
 requests (16 at once; `_alone`: one), the trainer's log-probs of the same rows and a step with the loss `grpo` on them; medians of interleaved pairs.

@@ -172,7 +172,7 @@ class Run:
         self.wall_s.append(time.monotonic() - began)
 
     def end(self) -> None:
-        """Everyone goes."""
+        """Close all connections."""
         for task in self._training:
             task.cancel()
         for connection in [*self._raas.values(), *self._trainers.values()]:

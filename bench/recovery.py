@@ -1,6 +1,6 @@
 """`kill -9` of each process of a running job: seconds until it makes progress again, and rows lost.
 
-One run with one RaaS, one engine host and one trainer, so that nobody stands in for the one that is killed;
+One run with one RaaS, one engine host and one trainer, so that no other process replaces the one that is killed;
 the model is a table, so that what is measured is the system and not a framework. The processes are killed
 in turn, round after round, each time when the run has made some updates since the recovery before. Then the
 same once more with the quickstart's model, engine and trainer (fields ``model_…``; left out if ``quick``).
@@ -224,7 +224,7 @@ class Job:
         while process.pid in trees.tree(self._launcher.pid):
             time.sleep(0.001)
         target = self._target(name)
-        # What the killed process had left to others can make updates meanwhile: those need nobody.
+        # Updates from rows that the killed process had already delivered do not count: they do not need it.
         ready = self._wait_for(
             lambda: self._first_logged(victim.log, victim.ready, killed), f"a new {name}"
         )
@@ -283,7 +283,7 @@ class Job:
         return next((at for at, _ in self._lines(name, what, since)), None)
 
     def _restored_s(self, name: str, since: float) -> float:
-        """The seconds in which a dataflow read its journal back, by its own word."""
+        """The seconds in which a dataflow read its journal back, as its log states."""
         return next(float(match[2]) for _, match in self._lines(name, RESTORED, since))
 
     def _lines(self, name: str, what: str, since: float) -> Iterator[tuple[float, re.Match[str]]]:

@@ -10,7 +10,7 @@ shorter one. ``KIND_lengths_p`` is the p-value of a permutation test (2,000 perm
 lengths is that of the runs without: the statistic is the squared distance of both cumulative distributions, summed over all
 lengths and classes of prompts and scaled by their spread. ``KIND_length_shift`` is the difference of the mean length in tokens, of
 4.25 on average, with the standard error ``KIND_length_error``. The same of ``any`` is with another rule for the slow pool: every last
-task is leased twice as soon as a RaaS is free, whatever their paces. It shows what the test can see.
+task is leased twice as soon as a RaaS is free, whatever their paces. It shows that the test can detect such a bias.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Do memory, open files and latency of a dataflow stay flat over many groups, and how fast does it restart afterwards?
 
-A dataflow process is given groups by eight clients that speak as RaaS do, and a trainer that takes batches, publishes and
+Eight clients with the protocol of RaaS push groups to a dataflow process, and a trainer takes batches, publishes and
 checkpoints: each group has a prompt of its own and two rows of 16 tokens, each row names itself, and each must be trained
 once (`lost`, `doubled`; up to two batches may be `waiting`). Windows follow one another; in the first half of each the trainer
 is the slower side (the pool waits for leases), in the other half the pool. Then the dataflow is killed and started on its journal:

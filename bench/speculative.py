@@ -1,11 +1,12 @@
 """The savings from drafts in the engine `torch`, and a check that they do not change the tokens.
 
 A model of four layers samples `PROMPTS` prompts `SAMPLES` times each, `TOKENS` tokens, with ``speculation = "none"`` and with
-``"history"``, in turn. It is made so that it speaks in phrases of `PHRASE` tokens, after each of which it chooses one of `FORKS`
-others evenly: 0.13 nats a token. `speedup_repetitive`: CPU seconds without drafts over those with them, the same prompts in each round.
-`speedup_fresh`: the same of text that nobody has seen, other prompts in each round and at a temperature where all tokens are about as
-likely. `wall_…`: the same in wall seconds. `forwards_per_token_…`: how often a row was in a forward pass for each token that it got
-from one; 1 without drafts. `accepted_…`: right tokens of those drafted. Medians of interleaved pairs, which have `spread_…`.
+``"history"``, in turn. Its weights are constructed so that it writes phrases of `PHRASE` tokens, after each of which it
+chooses one of `FORKS` others evenly: 0.13 nats a token. `speedup_repetitive`: CPU seconds without drafts over those
+with them, the same prompts in each round. `speedup_fresh`: the same of text that nobody has seen, other prompts in each
+round and at a temperature where all tokens are about as likely. `wall_…`: the same in wall seconds.
+`forwards_per_token_…`: how often a row was in a forward pass for each token that it got from one; 1 without drafts.
+`accepted_…`: right tokens of those drafted. Medians of interleaved pairs, which have `spread_…`.
 
 `restart_speedup_…`, `restart_wall_…`: of the first round of an engine that has just started, CPU and wall seconds without what the
 rollout store has of its prompts over those with it, which is read from disk, framed and indexed meanwhile; the store has one round of

@@ -95,14 +95,14 @@ class Pool:
         return str(json.loads((self.folder / "pool" / "pool.json").read_text())["url"])
 
     def runs(self) -> dict[str, Any]:
-        """What it says of its runs, by their names."""
+        """Its status of the runs, by their names."""
         client = SyncClient(self.url, (self.folder / "pool" / "token").read_text().strip())
         with contextlib.closing(client):
             rows = client.get_json("/v1/status", deadline_s=10)["runs"]
         return {re.sub(r"\w+/|-\d+-\d+$", "", row["run"]): row for row in rows}
 
     def tokens(self, name: str) -> float:
-        """What the dataflow of a run has heard of."""
+        """The tokens generated so far, as the dataflow of a run reports them."""
         (directory,) = self.folder.glob(f"runs/{name}-*")
         url = json.loads((directory / "dataflow.json").read_text())["url"]
         client = SyncClient(url, (directory / "token").read_text().strip())

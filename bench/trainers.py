@@ -272,22 +272,22 @@ class Direct:
         self.save = trainer.save
 
     def finish_save(self, wait: bool) -> bool:
-        """It is written when :meth:`save` returns."""
+        """True: the state is written when :meth:`save` returns."""
         return True
 
 
-class Deaf:
-    """A dataflow that is told about releases."""
+class IgnoredReleases:
+    """A dataflow client that ignores releases."""
 
     def release(self, updates: int, last: bool = False) -> None:
-        """Noted nowhere."""
+        """Ignored."""
 
 
 def checkpoint_stall(scene: Scene, trainer: Any, rounds: int) -> float:
     """CPU of the loop's own thread, which hashing and flushing do not share."""
     table = CheckpointTable(every=STEPS_BETWEEN)
     direct: Any = Direct(trainer)
-    dataflow: Any = Deaf()
+    dataflow: Any = IgnoredReleases()
     saving = Saving(Checkpoints(scene.place / "c", "p", keep=2), direct, dataflow, table)
     stalled = stepped = 0.0
     for update in range(1, rounds * STEPS_BETWEEN + 1):

@@ -51,7 +51,7 @@ def measure(quick: bool) -> dict[str, float]:
         bench = Layouts(Path(scratch))
         found = bench.compared(episodes(np.random.default_rng(0)), pairs)
         prompts = bench.compared(answers(np.random.default_rng(0)), pairs)
-        alone = bench.compared(strangers(np.random.default_rng(0)), pairs)
+        alone = bench.compared(unrelated(np.random.default_rng(0)), pairs)
     return {
         **found,
         "prompt_token_ratio": prompts["token_ratio"],
@@ -96,7 +96,7 @@ def answers(generator: np.random.Generator) -> list[Row]:
     ]
 
 
-def strangers(generator: np.random.Generator) -> list[Row]:
+def unrelated(generator: np.random.Generator) -> list[Row]:
     """Rows of different lengths without a common beginning."""
     found = []
     for _ in range(GROUPS * SAMPLES):

@@ -23,8 +23,8 @@ LAG = 5
 
 def measure(quick: bool) -> dict[str, float]:
     """``full_over_ideal`` is wall time over (bytes / bandwidth + 2 round trips), faults included;
-    ``resent_fraction`` what came more than once, of the bytes of the version; ``silent_errors`` versions whose
-    file is not what was published and was handed out."""
+    ``resent_fraction`` is the share of the version's bytes that arrived more than once; ``silent_errors`` is the number
+    of versions that were returned to the caller although their file differs from the published one."""
     if not possible():
         raise RuntimeError("wan_sync needs root: it makes network namespaces and TUN devices")
     result = full(QUICK_MEGABYTES if quick else MEGABYTES, 1 if quick else 3)
@@ -130,7 +130,7 @@ class Wan:
     def next_version(
         self, receivers: tuple[int, ...] | None = None, flip: int = -1, cut: int = -1
     ) -> dict[str, float]:
-        """Publish a version and let some receivers fetch it, the link doing harm on the way."""
+        """Publish a version and let some receivers fetch it through the faulty link."""
         told = {**self._publish(), "endpoints": [self._bad.url]}
         chosen = self._receivers if receivers is None else [self._receivers[r] for r in receivers]
         if flip >= 0 or cut >= 0:

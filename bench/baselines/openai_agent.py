@@ -26,7 +26,7 @@ async def converse(client: openai.AsyncOpenAI, key: str, turns: int, question: s
 
 
 async def main() -> None:
-    """Obey until standard input ends."""
+    """Run the orders of standard input until it ends."""
     client: openai.AsyncOpenAI | None = None
     while line := await asyncio.to_thread(sys.stdin.readline):
         order = json.loads(line)

@@ -1,5 +1,5 @@
 """What ``model.generate`` of transformers does with requests of different lengths: one padded batch, which decodes
-until the longest of them has its tokens. Plain sampling at temperature 1, and no log-probs are asked for."""
+until the longest of them has its tokens. Plain sampling at temperature 1, without log-probs."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tinker import types
 
 
 def main() -> None:
-    """Obey until standard input ends."""
+    """Run the orders of standard input until it ends."""
     given = np.load(sys.argv[1])
     training = (
         tinker.ServiceClient()

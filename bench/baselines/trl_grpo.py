@@ -17,7 +17,7 @@ What is set in favour of TRL:
 - gradient checkpointing and bfloat16 off (both are on by default, and cost it a third more);
 - no log, no progress bar, no checkpoint, no report, no reference model (``beta = 0``), no second pass for
   the old log-probs (one update per generation), the dataset in memory in its final order;
-- glibc told to keep freed memory, which spares it page faults (0.46 instead of 0.56 CPU seconds an update);
+- glibc configured to keep freed memory, which avoids page faults (0.46 instead of 0.56 CPU seconds an update);
 - with two threads, one that waits sleeps (``OMP_WAIT_POLICY=passive``): on a machine that others use too,
   the default of spinning took 0.95 CPU seconds an update instead of 0.57, and longer.
 
@@ -115,7 +115,7 @@ class Course(TrainerCallback):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Train until the planned updates are made, or until somebody ends it."""
+    """Train until the planned updates are made, or until the process is stopped."""
     import trl  # only that environment has these two
     from datasets import Dataset
 

@@ -1,7 +1,7 @@
 """``python -m bench.campaign [--seed N] [--seconds S] [--keep]``: one run under faults, for instance one that found
 something; ``--keep`` adds it to the campaigns that are recorded under ``bench/results/chaos``.
 
-Prints each fault, what must not be, and the seconds of recovery; exit code 1 if something must not be. The same seed
+Prints each fault, each violation and the seconds of recovery; exit code 1 if there was a violation. The same seed
 draws the same faults; the moments at which they strike are the machine's.
 """
 

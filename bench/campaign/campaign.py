@@ -25,8 +25,8 @@ TWO, TWO_AT_ONCE = "two_at_once", 0.25
 
 @dataclass
 class Record:
-    """What was done and seen. ``recoveries``: kind → seconds; ``stalls``: faults after which the run
-    ended, or not all of it went on within ``LAST_S``; ``troubles``: text of each thing that must not be."""
+    """The faults of a campaign and their effects. ``recoveries``: kind → seconds; ``stalls``: faults after which the
+    run ended, or did not recover completely within ``LAST_S``; ``troubles``: the text of each violation."""
 
     faults: Counter[str] = field(default_factory=Counter)
     recoveries: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -111,7 +111,7 @@ def process_faults(record: Record, job: Job, chance: random.Random) -> None:
 
 
 def link_fault(record: Record, job: Job, chance: random.Random) -> None:
-    """One fault of a link, and the seconds to the next good answer over that link."""
+    """One fault of a link, and the seconds to the next successful reply over that link."""
     names = list(LINK_FAULTS)
     name = chance.choices(names, [LINK_FAULTS[each][1] for each in names])[0]
     door = chance.random() < 0.5
@@ -125,11 +125,11 @@ def link_fault(record: Record, job: Job, chance: random.Random) -> None:
 
 
 def answered_after(link: Link, since: float) -> float | None:
-    """When it was first seen that the link had a good answer after ``since``."""
+    """The time at which the first successful reply over the link after ``since`` was seen."""
     return link.answered if link.answered > since else None
 
 
 def tell(record: Record, text: str) -> None:
-    """Keep and print a trouble."""
+    """Record and print a violation."""
     record.troubles.append(text)
     print(f"chaos: {text}", file=sys.stderr)

@@ -53,7 +53,7 @@ def suspend(job: Job, chance: random.Random) -> None:
 
 @contextlib.contextmanager
 def stopped(pids: list[int]) -> Iterator[None]:
-    """They stand still meanwhile."""
+    """Stop the processes (SIGSTOP) while the block runs."""
     try:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -124,8 +124,8 @@ def power_loss(job: Job, chance: random.Random) -> None:
 
 
 def corrupted_journal(job: Job, chance: random.Random) -> None:
-    """A bit of the flushed part of the journal flips. The run must say so and end, in order; with the bit put right
-    it is resumed."""
+    """A bit of the flushed part of the journal flips. The run must report it and exit cleanly; it is resumed after the
+    bit has been restored."""
     job.kill_all()
     log = job.directory / "journal" / ENTRIES
     flushed = read_flushed(log.parent).entries
@@ -169,7 +169,7 @@ PROCESS_FAULTS: dict[str, tuple[Fault, int]] = {
 
 
 def cut(job: Job, link: Link, chance: random.Random) -> None:
-    """Every connection of the link breaks, with whatever is under way."""
+    """Every connection of the link breaks, and the data in transit is lost."""
     job.wait(lambda: job.links.cut(link), "a connection of a link", ACTED_S)
 
 

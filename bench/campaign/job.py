@@ -88,7 +88,7 @@ MAX_STALENESS = 2
 
 
 class RunEnded(Exception):
-    """The run ended where it was to continue; the text has its last words."""
+    """The run ended although it should have continued; the text has the end of its logs."""
 
 
 class Job:
@@ -141,7 +141,7 @@ class Job:
         self.progress(since=0.0, deadline_s=START_S)
 
     def __exit__(self, *_: object) -> None:
-        """End whatever is left of it."""
+        """Kill all processes that are left."""
         for process in (self.launcher, self.far):
             if process is not None and process.poll() is None:
                 trees.kill(process.pid)
@@ -153,7 +153,7 @@ class Job:
 
     @property
     def token(self) -> str:
-        """The run's own."""
+        """The token of the run."""
         return (self.directory / "token").read_text().strip()
 
     def launch(self, *arguments: str) -> None:
@@ -161,7 +161,7 @@ class Job:
         self.launcher = self._start(*arguments, log="launcher.log")
 
     def start_far(self) -> None:
-        """Start the far RaaS: it reaches the dataflow over TLS, through the door."""
+        """Start the far RaaS: it reaches the dataflow over TLS, through the link."""
         self.far_starts += 1
         self.far = self._start(
             "raas", str(self._config), *self._options, "--name", FAR,
@@ -195,7 +195,7 @@ class Job:
         self.launch("run", "--resume", str(self.directory), "--no-live")
 
     def lost_power(self) -> None:
-        """Have the notes of what was trained say that power was lost here."""
+        """Mark the loss of power in the notes of the trained batches."""
         for policy in POLICIES:
             append(given_file(self.directory, policy), {"lost_power": True})
 
@@ -224,7 +224,7 @@ class Job:
         }
 
     def status(self) -> dict[str, Any] | None:
-        """What the dataflow says; ``None`` while it says nothing."""
+        """The status of the dataflow; ``None`` while it does not reply."""
         try:
             return dict(self._client.get_json("/v1/status", deadline_s=CALL_S))
         except (AstraFlowError, OSError):
@@ -244,7 +244,7 @@ class Job:
         if len(alive) != 3 or None in present.values():
             return False
         if {each["pid"] for each in alive} - set(present.values()):
-            return False  # one of them is dead, and that was not noticed yet
+            return False  # one of them is dead, and the dataflow has not noticed it yet
         policies = status["policies"]
         if any(policies[policy]["trainer"] != "here" for policy in POLICIES):
             return False
@@ -275,7 +275,7 @@ class Job:
         return self.wait(reached, "all of it made progress", deadline_s)
 
     def wait(self, look: Callable[[], T | None], what: str, deadline_s: float = START_S) -> T:
-        """Poll until it is something, and true."""
+        """Poll until the result is true, and return it."""
         end = time.monotonic() + deadline_s
         while (found := look()) is None or not found:
             self._check_alive(what)
@@ -308,7 +308,7 @@ class Job:
         return dict(json.loads((self.directory / "summary.json").read_text()))
 
     def left(self) -> int:
-        """Processes that are there some seconds after the end."""
+        """Processes that still exist some seconds after the end."""
         end = time.monotonic() + 5
         while (found := live_processes(self.marker)) and time.monotonic() < end:
             time.sleep(0.1)

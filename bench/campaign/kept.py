@@ -1,5 +1,5 @@
-"""Campaigns that are recorded, one file each, so that they add up: what was done, what came of it, and beside how
-much other work."""
+"""Campaigns that are recorded, one file each, so that they add up: the faults, their effects, and how much other work
+the machine did meanwhile."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Links that break, stall or flip a bit on command.
 
-A :class:`Link` passes TCP connections on to an address. With a TLS context it is what the documents ask for on a network
-that is not yours: a proxy that ends the encryption before the service.
+A :class:`Link` passes TCP connections on to an address. With a TLS context it is the proxy that the documents recommend
+for a network that you do not control: it terminates TLS before the service.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 
 class Link:
-    """From a free port on loopback to port ``upstream``. ``answered``: when the last answer of a service began that said
-    that all went well; only without encryption in between."""
+    """From a free port on loopback to port ``upstream``. ``answered``: when the last successful response of a service
+    began; known only without encryption in between."""
 
     def __init__(self, upstream: int, context: ssl.SSLContext | None = None) -> None:
         self._upstream, self._context = upstream, context
@@ -51,7 +51,7 @@ class Link:
         self._flip = chance
 
     def close_for(self, seconds: float) -> None:
-        """Let nothing pass and nobody connect: connections stay open, and silent."""
+        """Forward nothing and accept no connections; open connections stay open."""
         self._closed_until = time.monotonic() + seconds
 
     async def _passed(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -66,7 +66,7 @@ class Link:
                 pumps.create_task(self._pump(reader, further[1], answers=False))
                 pumps.create_task(self._pump(further[0], writer, answers=True))
         except* OSError:
-            pass  # a broken link is what it is for
+            pass  # links break on purpose
         finally:
             for each in opened:
                 self._writers.discard(each)
@@ -109,11 +109,11 @@ class Links:
         return link
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have the thread do it."""
+        """Run a function in the thread of the links."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     def cut(self, link: Link) -> bool:
-        """:meth:`Link.cut`, where the link lives."""
+        """:meth:`Link.cut`, called in the thread of the link."""
 
         async def cut() -> bool:
             return link.cut()

@@ -49,7 +49,7 @@ def checksums(
 
 
 class MarkingEngine(TableEngine):
-    """The table engine, whose log-probs bear the marks."""
+    """The table engine, whose log-probs carry the marks."""
 
     Config = TableEngineConfig
 
@@ -111,7 +111,7 @@ def rows(batch: Batch) -> list[str]:
 
 
 def torn(batch: Batch) -> int:
-    """How many rows bear a mark that is not that of their tokens and versions."""
+    """The number of rows whose mark does not match their tokens and versions."""
     found = 0
     ends = np.cumsum(batch.lengths)
     for row, end in enumerate(ends):

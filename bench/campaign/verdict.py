@@ -17,7 +17,7 @@ REPLAYED = "bit for bit"
 
 @dataclass
 class Verdict:
-    """Counts of what must not be, all 0 for a sound run. ``lost``: rows, tasks and updates; ``doubled``: rows trained in
+    """Counts of violations, all 0 for a correct run. ``lost``: rows, tasks and updates; ``doubled``: rows trained in
     two updates, and updates made twice; ``torn``: rows that changed on their way, or between two servings of a batch;
     ``disordered``: versions that went back; ``stale``: updates with tokens over the bound; ``unbalanced``: accounts that
     do not add up; ``left``: processes; ``unrepeatable``: 1 if `astraflow replay` did not come to the same weights."""
@@ -38,7 +38,7 @@ class Verdict:
 
 
 def judge(job: Job) -> Verdict:
-    """Stop the run, and look at what it left."""
+    """Stop the run, and check the files that it left."""
     verdict = Verdict()
     balance = job.balance()
     accounts = [balance["tasks"], balance["eval_tasks"], *balance["rows"].values()]

@@ -1,6 +1,7 @@
 """``python -m bench.on_gpu [--quick] --out FILE``: measure what one GPU does, and write it as JSON.
 
-A measurement that fails is named, the others are made. ``make gpu`` calls this and puts the figures into its report.
+A measurement that fails is reported, and the others are still made. ``make gpu`` calls this and puts the figures into
+its report.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ def main() -> int:
                 rounds = QUICK_ROUNDS if arguments.quick else ROUNDS
                 fields = measure(Path(scratch), DEVICE, rounds, arguments.quick)
                 found |= {field: round(value, 4) for field, value in fields.items()}
-            except Exception as error:  # noqa: BLE001 - told in the result, and by the exit code
+            except Exception as error:  # noqa: BLE001 - reported in the result, and by the exit code
                 traceback.print_exc()
                 found["failed"][name] = f"{type(error).__name__}: {error}"
-        # After each, so that one that is stopped takes none of the others with it.
+        # Written after each measurement, so that a process that is stopped loses none of the earlier ones.
         arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     for field, value in found.items():
         print(f"  {field:28} {value}")

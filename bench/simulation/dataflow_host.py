@@ -52,7 +52,7 @@ def scaling_rule(config: RunConfig) -> Scale:
 
 
 class DataflowHost:
-    """Where the dataflow runs. ``failed`` hears of what no invariant allows."""
+    """Runs the dataflow. ``failed`` is called with each violation of an invariant."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class DataflowHost:
         self._keep(self._look())
 
     def kill(self) -> None:
-        """What was written stays; the end of the last write may be torn."""
+        """Kill the dataflow: what it wrote stays, but the end of the last write may be torn."""
         for task in list(self._tasks):
             task.cancel()
         self._tasks.clear()
@@ -169,7 +169,7 @@ class DataflowHost:
             self._failed(violation)
 
     async def _look(self) -> None:
-        """Look at what nobody asks for."""
+        """Write images and check the invariants periodically."""
         assert self.flow is not None
         flow, looks = self.flow, 0
         while True:

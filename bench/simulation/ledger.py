@@ -27,7 +27,7 @@ class Violation(Exception):
         super().__init__(f"{kind}: {text}")
 
     def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
-        """It may come from another process."""
+        """For pickling: a violation may come from another process."""
         return Violation, (self.kind, self.text)
 
 
@@ -94,7 +94,7 @@ class Ledger:
                     )
 
     def waits(self, flow: Dataflow) -> None:
-        """Each wait has somebody who waits, somebody who can end it, and an end."""
+        """Each reported wait names who waits, who can end it, and a deadline."""
         for wait in flow.waits():
             if not (wait.who and wait.for_whom and wait.what) or not np.isfinite(wait.until_s):
                 raise Violation("waits", f"nobody can end {wait}")

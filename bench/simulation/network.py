@@ -21,7 +21,7 @@ Answer = tuple[int, bytes]
 class FaultRates:
     """How likely each fault is, of a message or (crashes and partitions) within ``every_s`` virtual seconds. ``kinds``:
     who is killed, or cut off (``cut``), each as often as it is named; ``copy``: journal and checkpoints are copied, and
-    the next time the run goes on from that copy, without RaaS and network being told."""
+    the next time the run continues from that copy, without notice to RaaS and network."""
 
     slow: float = 0.8
     lost: float = 0.06
@@ -33,7 +33,7 @@ class FaultRates:
 
 
 class Host(Protocol):
-    """Who answers; ``None`` while it is down."""
+    """A server that answers requests; ``None`` while it is down."""
 
     def handle(
         self, method: str, path: str, body: bytes | None
@@ -46,8 +46,8 @@ class Killed(BaseException):
 
 
 class FaultyNetwork:
-    """Carries requests of ``who``. ``noted`` hears of each message that arrives, and of its answer. ``counts``: faults
-    by kind."""
+    """Carries requests of ``who``. ``noted`` is called for each message that arrives, and for its reply. ``counts``:
+    faults by kind."""
 
     def __init__(
         self, rng: random.Random, rates: FaultRates, host: Host, noted: Callable[..., None]
@@ -87,7 +87,7 @@ class FaultyNetwork:
         try:
             await self._handled(who, method, path, body)
         except ConnectionResetError:
-            return  # nobody waits for the second answer
+            return  # the reply to the duplicate is dropped
 
     async def _handled(self, who: str, method: str, path: str, body: bytes | None) -> Answer:
         handling = self._host.handle(method, path, body)
@@ -98,7 +98,7 @@ class FaultyNetwork:
         return status, content
 
     async def _travel(self, who: str, lost: float, kind: str) -> None:
-        """The way of one message."""
+        """Deliver one message, after its delay or not at all."""
         rng, now = self._rng, asyncio.get_running_loop().time()
         delay_s = rng.expovariate(50.0)
         if rng.random() < self._rates.slow:

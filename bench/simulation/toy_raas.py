@@ -77,7 +77,7 @@ class ToyRefresh:
         yield
 
     def waits(self) -> list[Any]:
-        """Nothing that anybody should know."""
+        """No waits are reported."""
         return []
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class ToyRunner:
 
 
 class _Client(SimulatedAsyncClient):
-    """Tells the ledger which groups were accepted."""
+    """Reports to the ledger which groups were accepted."""
 
     ledger: Ledger
 
@@ -160,7 +160,7 @@ class _Client(SimulatedAsyncClient):
 
 
 class RaasProcess:
-    """A RaaS from its start to its end or its death."""
+    """A RaaS from its start until it exits or is killed."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class RaasProcess:
         self._running: asyncio.Task[None] | None = None
 
     async def run(self) -> bool:
-        """Until it ends; whether it was asked to."""
+        """Run until it ends; whether it was asked to."""
         self._running = asyncio.create_task(self.service.run())
         stopping = asyncio.create_task(self.service.stopping.wait())
         try:
@@ -212,7 +212,7 @@ class RaasProcess:
             self.refresh.close()
 
     def kill(self) -> None:
-        """It says nothing more."""
+        """Kill the process: it sends nothing more."""
         self.client.dead = True
         if self._running is not None:
             self._running.cancel()
@@ -232,7 +232,7 @@ class _Replicas:
         """Ask the engines."""
 
     def pressure(self) -> dict[str, float]:
-        """The engines say nothing of their queues."""
+        """The engines report no queues."""
         return {}
 
     def waits(self) -> list[Any]:

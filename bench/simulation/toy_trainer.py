@@ -34,7 +34,7 @@ class ToyOperations:
         self._ledger, self._rng = ledger, rng
 
     def meet(self) -> None:
-        """It is alone."""
+        """Does nothing: there are no other ranks."""
 
     def set_up(self, checkpoint: Path | None) -> None:
         """Begin, or go on."""
@@ -113,7 +113,7 @@ class _AtOnce:
 
 
 class TrainerProcess:
-    """A trainer from its start to its end or its death."""
+    """A trainer from its start until it exits or is killed."""
 
     def __init__(
         self,
@@ -141,5 +141,5 @@ class TrainerProcess:
         self.service._checkpoints._sealer = sealer
 
     async def run(self) -> None:
-        """Until it ends."""
+        """Run until it ends."""
         await run_blocking(self.service.run)

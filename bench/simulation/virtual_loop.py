@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Deadlock(Exception):
-    """Everybody waits, and no timer will end it."""
+    """All tasks wait, and no timer is pending."""
 
 
 class _Timers:

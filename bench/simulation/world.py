@@ -145,7 +145,7 @@ class World:
         self._over.set()
 
     async def run(self) -> None:
-        """Until the run is finished, or an invariant does not hold."""
+        """Run until the run is finished, or an invariant does not hold."""
         self.host.start()
         parts = [self._raas_again(f"r{n}") for n in range(self.config.raas.replicas)]
         parts += [self._trainer_again(), self._faults()]
@@ -180,7 +180,7 @@ class World:
             self.violation = violation
 
     async def _raas_again(self, name: str) -> None:
-        """What a launcher does: start it again when it has died."""
+        """Restart the RaaS when it has died, as a launcher does."""
         start = 0
         while True:
             process = RaasProcess(
@@ -201,7 +201,7 @@ class World:
             await asyncio.sleep(RESTART_S)
 
     async def _trainer_again(self) -> None:
-        """The same; the run is over once a trainer has left in good order."""
+        """Restart the trainer likewise; the run is over once a trainer has exited cleanly."""
         while True:
             await self._may_train.wait()
             process = TrainerProcess(
@@ -228,7 +228,7 @@ class World:
             await asyncio.sleep(RESTART_S)
 
     async def _faults(self) -> None:
-        """Kill somebody, or cut somebody off, every now and then."""
+        """Kill or disconnect a process at random times."""
         rng = self._stream()
         names = [*(f"r{n}" for n in range(self.config.raas.replicas)), "trainer"]
         while self.rates.kinds:
@@ -280,7 +280,8 @@ class World:
             return
         self._may_train.clear()
         self._trainer.cancel()
-        await asyncio.sleep(RESTART_S)  # its request would take the end of the dataflow for its own
+        # else its request would mistake the end of the dataflow for its own
+        await asyncio.sleep(RESTART_S)
         self.host.kill()
         await asyncio.sleep(DELIVERED_S)
         self._copy()

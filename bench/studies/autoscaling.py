@@ -123,7 +123,7 @@ def figures(run: dict[str, Any]) -> dict[str, float]:
 
 
 def first_step_s(run: dict[str, Any]) -> float:
-    """When the first step ended, by the clock of the journal: the first report tells of a window that began then."""
+    """When the first step ended, by the clock of the journal: the first report covers a window that began then."""
     return float(run["balance"][0]["began_s"]) if run["balance"] else 0.0
 
 

@@ -206,7 +206,7 @@ class _Loop:
                 batch = decode_batch(b"".join(self.stream.encode(served)))
                 assert isinstance(batch, Batch)
                 return batch
-            if not self._flying:  # the data policies want more than is begun ahead
+            if not self._flying:  # the data policies need more rows than are under way
                 await self._begin(len(self.stream.buffer) + CHUNK * self._config.run.group_size)
             self._now += 1
         return None

@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def pass_on(source: Path, file: Path) -> None:
-    """Say where the dataflow is once it says so itself."""
+    """Announce the URL of the dataflow once the dataflow has written it."""
     while not source.exists():
         time.sleep(0.01)
     announce(file, json.loads(source.read_text())["url"])

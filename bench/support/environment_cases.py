@@ -38,12 +38,12 @@ def context() -> ComponentContext:
 
 
 def key_door() -> Case:
-    """Our text game, on the event loop; bare are its own methods."""
+    """Our text game, on the event loop; the bare side calls its methods directly."""
     return _game("key_door", ["right", "take", "left", "left", "open", "right"])
 
 
 def binary_search() -> Case:
-    """The other one."""
+    """Our other text game, a binary search."""
     return _game("binary_search", ["32", "16", "48", "8", "40", "56"])
 
 
@@ -52,13 +52,13 @@ def _game(name: str, script: Script) -> Case:
 
 
 def adventure() -> Case:
-    """Our text adventure after TextWorld, on the event loop; bare are its own methods."""
+    """Our text adventure after TextWorld, on the event loop; the bare side calls its methods directly."""
     script = ("look", "inventory", "go north", "go east", "go south", "go west", "look", "dance")
     return _ours("adventure", "adventure_levels", {"size": 128}, lambda task: script, 128)
 
 
 def household() -> Case:
-    """The household after AlfWorld, on the event loop, each task solved; bare are its own methods."""
+    """The household after AlfWorld, on the event loop, each task solved; the bare side calls its methods directly."""
     from astraflow_contrib_household.demonstrations import solution
     from astraflow_contrib_household.room import Room
 
@@ -70,7 +70,7 @@ def household() -> Case:
 
 
 def shop() -> Case:
-    """The shop after WebShop, on the event loop; bare are its own methods."""
+    """The shop after WebShop, on the event loop; the bare side calls its methods directly."""
 
     def script(task: Prompt) -> Script:
         kind = task.data["goal"]["kind"]
@@ -80,8 +80,8 @@ def shop() -> Case:
 
 
 def sql() -> Case:
-    """Questions about databases, in worker processes: the right query is tried twice, then it is the answer; bare are the
-    environment's own methods."""
+    """Questions about databases, in worker processes: the right query is tried twice, then it is the answer; the bare
+    side calls the environment's methods directly."""
 
     def script(task: Prompt) -> Script:
         query = task.data["query"]
@@ -91,7 +91,8 @@ def sql() -> Case:
 
 
 def search_qa() -> Case:
-    """Questions with a search over passages, in worker processes; bare are the environment's own methods."""
+    """Questions with a search over passages, in worker processes; the bare side calls the environment's methods
+    directly."""
 
     def script(task: Prompt) -> Script:
         question = task.data["question"]
@@ -154,8 +155,8 @@ def _database() -> sqlite3.Connection:
 
 
 class SqlTable:
-    """A table that is asked in SQL: each action is a query, its rows are what is seen. In worker processes, since a
-    query may take long."""
+    """A table that is queried in SQL: each action is a query, and its rows are the observation. In worker processes,
+    since a query may take long."""
 
     capabilities = frozenset({"blocking", "deterministic"})
 
@@ -164,7 +165,7 @@ class SqlTable:
         self._left = 0
 
     def reset(self, task: Prompt, seed: int) -> Observation:
-        """Tell the table."""
+        """Return the description of the table."""
         self._left = len(QUERIES)
         return Observation(({"role": "user", "content": "parts (id, maker, price)"},))
 

@@ -11,11 +11,11 @@ from astraflow_wire.groups import encode_group
 from astraflow_wire.messages import AnnouncementMessage, Task
 
 FIRST = 1
-"""The incarnation of everybody here: they register once."""
+"""The incarnation of every process here: each registers once."""
 
 
 def announcement(policy: str, version: int = 0) -> AnnouncementMessage:
-    """A version that nobody fetches."""
+    """The announcement of a version that is never fetched."""
     return AnnouncementMessage(
         policy=policy,
         version=version,

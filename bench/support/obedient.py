@@ -29,19 +29,19 @@ class Obedient:
         )
 
     def order(self, **order: object) -> None:
-        """Tell it what to do; :meth:`answer` waits for it."""
+        """Send an order; :meth:`answer` waits for its result."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """What came of the oldest order that is not answered yet."""
+        """The result of the oldest order that is not answered yet."""
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], ANSWER_S)[0]:
-            raise RuntimeError(f"it said nothing for {ANSWER_S:.0f} s")
+            raise RuntimeError(f"it did not answer within {ANSWER_S:.0f} s")
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"it ended with {self.process.wait(10)}")
+            raise RuntimeError(f"it exited with code {self.process.wait(10)}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -51,7 +51,7 @@ class Obedient:
         return self.answer()
 
     def close(self) -> None:
-        """Let it end, and clean up."""
+        """Close its input, and wait until it has ended."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()

@@ -1,4 +1,4 @@
-"""A server that speaks OpenEnv's protocol in a thread of this process, so that its CPU time counts on each side alike."""
+"""A server with OpenEnv's protocol in a thread of this process, so that its CPU time counts equally on both sides."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class Engine(sleeping.Engine):
         await super().load_weights(source)
 
     async def sleep(self, level: int) -> None:
-        """What runs ends, and nothing begins."""
+        """Let running requests end, and begin no others."""
         self._awake.clear()
         await self.abort(list(self._running))
 
@@ -163,7 +163,7 @@ class TrainerConfig(ConfigModel):
 
 
 class Trainer(TableTrainer):
-    """Ascends the policy gradient of the table, in the time that it is told."""
+    """Ascends the policy gradient of the table; a step takes the configured time."""
 
     Config = TrainerConfig  # type: ignore[assignment]
     capabilities = frozenset({"checkpoint"})

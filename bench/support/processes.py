@@ -23,7 +23,7 @@ TOKEN = "bench"
 
 @dataclass(frozen=True)
 class Service:
-    """A process that listens at ``url`` (``host:port`` if it speaks no HTTP)."""
+    """A process that listens at ``url`` (``host:port`` if it does not serve HTTP)."""
 
     url: str
     pid: int
@@ -88,7 +88,7 @@ def running(module: str, *arguments: str, **environment: str) -> Iterator[subpro
 
 
 def wait_for(processes: Sequence[subprocess.Popen[bytes]], deadline_s: float) -> None:
-    """Return when all have ended well; raises as soon as one has not, or at the deadline."""
+    """Return when all have exited with 0; raises as soon as one has failed, or at the deadline."""
     end = time.monotonic() + deadline_s
     while (codes := [process.poll() for process in processes]) != [0] * len(processes):
         if any(codes) or time.monotonic() > end:
@@ -97,7 +97,7 @@ def wait_for(processes: Sequence[subprocess.Popen[bytes]], deadline_s: float) ->
 
 
 def end_of(process: subprocess.Popen[bytes]) -> None:
-    """Two SIGTERM, as the dataflow wants them to leave without farewells; SIGKILL if they do not help."""
+    """Send SIGTERM twice, since the dataflow waits for its clients after the first, then SIGKILL if needed."""
     for end in (process.terminate, process.terminate, process.kill):
         end()
         with contextlib.suppress(subprocess.TimeoutExpired):

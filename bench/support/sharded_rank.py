@@ -3,7 +3,7 @@
     python -m bench.support.sharded_rank ORDER
 
 ``ORDER`` is JSON: ``mode`` ("sharded": each serves its blocks; "gathered": rank 0 serves what the others send it),
-``rank``, ``ranks`` and ``matrices``. What ranks of ``sharded`` tell each other goes through their parent.
+``rank``, ``ranks`` and ``matrices``. Messages between ranks of ``sharded`` go through their parent.
 """
 
 from __future__ import annotations

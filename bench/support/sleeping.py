@@ -107,10 +107,10 @@ class Engine:
         self._swaps.append((time.monotonic(), source.version))
 
     async def sleep(self, level: int) -> None:
-        """Nothing to give back."""
+        """Nothing to free."""
 
     async def wake(self) -> None:
-        """Nothing to take."""
+        """Nothing to allocate."""
 
     async def health(self) -> dict[str, float]:
         """Gauges and counters."""

@@ -1,4 +1,4 @@
-"""The halves of a transport, each in a process of its own that obeys one JSON line after another.
+"""The halves of a transport, each in a separate process that runs the orders of its input, one JSON line each.
 
     python -m bench.support.weight_peer ORDER
 
@@ -102,7 +102,8 @@ def publish(order: dict[str, Any]) -> None:
 
 
 def receive(order: dict[str, Any]) -> None:
-    """Play the receiver: ``{"fetch": ANNOUNCEMENT}``, or ``{"post": URL}`` to tell a proxy something; what it had before is released after each."""
+    """Play the receiver: ``{"fetch": ANNOUNCEMENT}``, or ``{"post": URL}`` to send a POST to a proxy; after each fetch
+    the previous version is released."""
     receiver = build(order).receiver()
     held = None
     for line in sys.stdin:
@@ -131,7 +132,7 @@ def receive(order: dict[str, Any]) -> None:
 
 
 def tell(**facts: object) -> None:
-    """Answer an order. ``began`` and ``ended`` are of the one clock of this host."""
+    """Answer an order. ``began`` and ``ended`` are times of the monotonic clock of this host."""
     print(json.dumps({**facts, "cpu": time.process_time()}), flush=True)
 
 

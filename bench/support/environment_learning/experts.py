@@ -18,7 +18,7 @@ from bench.support.warm_start import Dialogue
 
 
 def coin(task: Prompt) -> list[str]:
-    """The shortest way to the coin, for one who knows the house."""
+    """The shortest way to the coin, found with the full map of the house."""
     house = AdventureState(dict(task.data["level"]))
     away = distances(house.level, house.where["coin"])
     replies: deque[str] = deque()

@@ -1,4 +1,4 @@
-"""Plays a text game: each turn is a sequence of its own, the state as it is told and one token for the move."""
+"""Plays a text game: each turn is a separate sequence, the description of the state and one token for the move."""
 
 from __future__ import annotations
 
