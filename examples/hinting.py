@@ -1,4 +1,4 @@
-"""A game of two roles, for `examples/team.toml`: one is told a digit and gives a hint, the other guesses the digit."""
+"""A game of two roles, for `examples/team.toml`: one sees a digit and gives a hint, the other guesses the digit."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Tasks(BaseHTTPRequestHandler):
         task = json.loads(self.rfile.read(int(self.headers["content-length"])))
         try:
             play(self.server.client, task)
-        except Exception as error:  # noqa: BLE001 - the run is told
+        except Exception as error:  # noqa: BLE001 - the run gets the error
             self._answer(500, {"error": str(error)})
         else:
             self._answer(200, {})

@@ -1,9 +1,9 @@
-"""A rollout service of its own: it speaks the protocol of AstraFlow and shares none of its services.
+"""A standalone rollout service: it implements the protocol of AstraFlow and uses none of its services.
 
     python raas.py MODEL --policy solver --name mine --port 19190
 
-The address of the dataflow and the run's token come from ASTRAFLOW_DATAFLOW and ASTRAFLOW_TOKEN. Put your
-own engine in the place of the toy; docs/custom-raas.md tells what the rest has to do.
+The address of the dataflow and the run's token come from ASTRAFLOW_DATAFLOW and ASTRAFLOW_TOKEN. Replace the toy engine
+by your own; docs/custom-raas.md describes what the rest has to do.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ class Raas:
     def __init__(self, engine: TableEngine, url: str, token: str, policy: str, name: str) -> None:
         self.engine, self.token, self.policy, self.name = engine, token, policy, name
         self.http, self.capacity = client.AsyncClient(url, token), 32
-        self.dataflow = raas_client.RaasClient(self.http, name, [policy], self.capacity, self.hear)
+        self.dataflow = raas_client.RaasClient(
+            self.http, name, [policy], self.capacity, self.on_notices
+        )
         self.tasks: dict[str, tuple[messages.Task, asyncio.Task[None]]] = {}
         self.known: dict[int, messages.AnnouncementMessage] = {}
         self.pins, self.notices, self.stopped = Versions(), asyncio.Event(), asyncio.Event()
 
     async def run(self) -> None:
-        """Until the dataflow says stop; an error of any part ends all of them."""
+        """Run until the dataflow requests a stop; an error of any part ends all of them."""
         await self.dataflow.register()
         async with asyncio.TaskGroup() as self.work:
             loops = [self.work.create_task(f()) for f in (self.lease, self.renew, self.refresh)]
@@ -73,8 +75,8 @@ class Raas:
             await asyncio.sleep(self.dataflow.renew_s)
             await self.dataflow.renew(list(self.tasks), self.serving, self.seen)
 
-    def hear(self, notices: messages.Notices) -> None:
-        """Versions to fetch, to keep or to discard, leases that are lost, and the wish to stop."""
+    def on_notices(self, notices: messages.Notices) -> None:
+        """Handle versions to fetch, keep or discard, revoked leases, and the request to stop."""
         if notices.discard and self.known:  # the journal lost them; others will have their numbers
             self.known, self.engine.version = {}, -1
             for _, running in self.tasks.values():
@@ -89,7 +91,7 @@ class Raas:
         self.notices.set()
 
     async def roll_out(self, task: messages.Task) -> None:
-        """A task ends by a push, by a failure that is told, or because its lease is lost."""
+        """Roll out a task. It ends by a push, by a reported failure, or because its lease is lost."""
         try:
             async with asyncio.timeout(task.deadline_s):
                 body = await self.play(task)

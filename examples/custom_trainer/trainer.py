@@ -1,10 +1,10 @@
-"""A trainer of its own: it speaks the protocol of AstraFlow and shares none of its services.
+"""A standalone trainer: it implements the protocol of AstraFlow and uses none of its services.
 
     python trainer.py MODEL --policy solver
 
 The address of the dataflow and the run's token come from ASTRAFLOW_DATAFLOW and ASTRAFLOW_TOKEN. What it trains is a
-table of logits, by policy gradient; put your own in the place of `Table`. docs/custom-trainer.md tells what the
-rest has to do.
+table of logits, by policy gradient; replace `Table` by your own model. docs/custom-trainer.md describes what the rest
+has to do.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Weights:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def put(self, version: int, tensors: dict[str, np.ndarray]) -> messages.AnnouncementMessage:
-        """Hold a version and say where it is. `tensors` are float32."""
+        """Serve a version, and return its announcement. `tensors` are float32."""
         header, specs = tensor_file.lay_out((n, "F32", t.shape) for n, t in tensors.items())
         data = header + b"".join(tensors[spec.name].astype("<f4").tobytes() for spec in specs)
         blocks = [xxhash.xxh3_128_digest(data[i : i + BLOCK]) for i in range(0, len(data), BLOCK)]
@@ -121,7 +121,7 @@ class Weights:
         )  # fmt: skip
 
     def retain(self, versions: list[int]) -> None:
-        """Let go of all versions but these and the newest."""
+        """Delete all versions but these and the newest."""
         for version in sorted(self.versions)[:-1]:
             if version not in versions:
                 del self.versions[version]
@@ -185,13 +185,13 @@ class Trainer:
             np.save(file, self.table.logits)
             file.flush()
             os.fsync(file.fileno())
-        draft.rename(self.saved / f"{updates}.npy")  # before the batches are let go of
+        draft.rename(self.saved / f"{updates}.npy")  # before the batches are released
         self.post(
             "/v1/batches/release", messages.ReleaseBatches(policy=self.policy, updates=updates)
         )
 
     def post(self, path: str, message: messages.Message, reply: Any = messages.Done) -> Any:
-        """Tries again until the deadline if the dataflow is away for a moment."""
+        """Retry until the deadline while the dataflow is unreachable."""
         if self.incarnation:  # the number that register answered: every later call carries it
             message = msgspec.structs.replace(message, incarnation=self.incarnation)
         return self.dataflow.post(path, message, reply, deadline_s=60.0)

@@ -32,7 +32,7 @@ def walk(direction: str) -> str:
 
 @server.tool()
 def score() -> float:
-    """The part of the way that is behind; below 0 who went astray."""
+    """The share of the way that is done; below 0 after steps in the wrong direction."""
     return 1 - abs(corridor["here"] - corridor["goal"]) / corridor["began"]
 
 

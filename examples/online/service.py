@@ -30,7 +30,7 @@ class Refused(Exception):
 
 
 class Service:
-    """Speaks with the gateway of a run, which it finds in the run's directory."""
+    """A client of the gateway of a run, whose URL is in the run's directory."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -53,7 +53,7 @@ class Service:
                 self._call(f"episodes/{episode['id']}/reward", {"reward": liked}, self._token)
                 self.rewarded += 1
             except (OSError, HTTPException, Refused):
-                continue  # the run took its place back; _open tells whether it is over
+                continue  # the slot was taken back; _open shows whether the run has ended
 
     def _open(self) -> Any:
         """An episode, as soon as the run has a place for one; `None` when the run is over."""

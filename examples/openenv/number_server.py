@@ -1,4 +1,4 @@
-"""A server of OpenEnv: a number from 1 to 9 to guess, each guess told to be too low (<) or too high (>).
+"""A server of OpenEnv: a number from 1 to 9 to guess, each guess answered by too low (<) or too high (>).
 
 ``uvicorn number_server:app`` in this folder serves it; `examples/openenv.toml` has it started.
 """
@@ -18,7 +18,7 @@ class Guess(Action):
 
 
 class Told(Observation):
-    """What a guess is told."""
+    """The answer to a guess."""
 
     text: str = ""
 

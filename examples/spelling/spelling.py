@@ -22,7 +22,7 @@ class WordsConfig(ConfigModel):
 
 
 class Words:
-    """The words of a file. All lines are looked at when it is built: a mistake must not end a run in its middle."""
+    """The words of a file. All lines are checked when it is built, so that a mistake does not end a run halfway."""
 
     Config = WordsConfig
 
@@ -56,8 +56,8 @@ class SecondTryConfig(ConfigModel):
 
 
 class SecondTry:
-    """Asks again, in the same conversation, until the answer is right or the tries are used up. The whole
-    conversation is one sequence: what the policy said is trained, what it was told is not."""
+    """Asks again, in the same conversation, until the answer is right or the tries are used up. The whole conversation
+    is one sequence: the policy's tokens are trained, the replies to it are not."""
 
     Config = SecondTryConfig
     capabilities = frozenset({"multi_turn"})

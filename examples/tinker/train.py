@@ -145,7 +145,7 @@ def evaluate(training: tinker.TrainingClient, tokenizer: Any, texts: Sequence[st
 
 
 def say(line: str) -> None:
-    """Tell it at once."""
+    """Print a line and flush it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Agents that tests run; they speak the protocol by the standard library alone."""
+"""Agents that tests run; they call the gateway with the standard library alone."""
 
 from __future__ import annotations
 

@@ -338,7 +338,7 @@ def test_places_that_are_not_here_are_refused_by_their_key(
         AgentWorkflow(config, context(tmp_path))
     AgentWorkflow(
         config, replace(context(tmp_path), role="launcher")
-    )  # its host need not have them
+    )  # another host need not have the modules of the agent
 
 
 def test_an_interpreter_is_looked_up_in_the_folder_of_the_agent(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A function that cannot be imported: the error itself says why, wherever it is read."""
+"""A function that cannot be imported: the error states the cause, wherever it is reported."""
 
 from __future__ import annotations
 

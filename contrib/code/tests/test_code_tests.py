@@ -90,7 +90,7 @@ def test_checks_run_behind_the_program(runner: CodeRunner) -> None:
     assert score(runner, fenced(ADDS), CHECK) == 1.0
     assert score(runner, fenced("def f(a, b): return 0"), CHECK) == 0.0
     assert score(runner, "    return a + b, a * b", CHECK, program="completion") == 1.0
-    # Neither the end of the process nor what it writes stands for the tests.
+    # Neither an early exit of the process nor its output counts as passing the tests.
     for code in ("raise SystemExit(0)", "import os\nos._exit(0)", "print('passed')"):
         assert score(runner, fenced(code), CHECK) == 0.0
 

@@ -65,7 +65,7 @@ class Gallery:
 
 
 class Debate:
-    """'pro' and 'con' speak by turns, until each has spoken twice or one resigns; then a 'judge' names who has won."""
+    """'pro' and 'con' take turns until each has had two or one resigns; then a 'judge' names the winner."""
 
     capabilities = frozenset({"multi_role"})
     roles = ("pro", "con", "judge")

@@ -54,7 +54,7 @@ def test_each_role_has_its_own_conversation_and_reward(tmp_path: Path) -> None:
 
 
 def test_a_policy_that_plays_against_itself_is_rewarded_by_role(tmp_path: Path) -> None:
-    # Both sides say the same, so that only the conversations tell them apart.
+    # Both sides send the same text, so that only their conversations differ.
     says = {"p": ["yes", "yes", "yes", "yes", "con"]}
     trajectory, _ = played(tmp_path, says)
     assert [s.reward for s in trajectory.sequences] == [0.0, 1.25, 0.0]

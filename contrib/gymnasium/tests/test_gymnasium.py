@@ -197,7 +197,7 @@ def test_a_prompt_that_has_no_seed_is_named() -> None:
 
 
 async def failures(*does: str) -> list[tuple[str, str]]:
-    """What a pool says of each environment that does wrong."""
+    """The error that a pool raises for each faulty environment."""
     found = []
     for one in does:
         table = {"use": "gymnasium", "id": "worded:Hostile", "arguments": {"does": one}}

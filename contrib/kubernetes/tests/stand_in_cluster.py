@@ -303,7 +303,7 @@ class StandInCluster:
             del self.objects["pods", name]
 
     def _left(self, node: Node) -> tuple[float, int, int]:
-        """CPUs, memory and GPUs that nobody asked for."""
+        """The CPUs, memory and GPUs of a node that no pod has requested."""
         cpus, memory, gpus = node.cpus, node.memory, node.gpus
         for name in self._running:
             spec = self.objects["pods", name]["spec"]

@@ -129,7 +129,7 @@ class TestOnKubernetes(AgentLauncherConformance):
     def test_refusals_name_the_process_and_what_the_cluster_says(
         self, cluster: StandInCluster, puppets: Puppets, tmp_path: Path
     ) -> None:
-        """Nothing is left of what was begun."""
+        """Pods that were already created are removed."""
         spec, before = puppets.spec("raas-0"), set(cluster.objects)
 
         def refusal(**keys: Any) -> str:

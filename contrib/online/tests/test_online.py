@@ -70,7 +70,7 @@ def test_an_episode_is_opened_played_and_rewarded(tmp_path: Path) -> None:
         status, told = await service.reward(episode, reward=0.75)
         assert status == 200 and told["done"]
         await leased[0]
-        # The client did not get the reply and asks again; another reward is none.
+        # The client did not get the reply and retries; another reward has no effect.
         assert await service.reward(episode, reward=0.75) == (200, told)
         status, refused = await service.reward(episode, reward=0.5)
         assert status == 409 and "it was rewarded before" in refused["error"]["message"]
@@ -249,7 +249,7 @@ def test_a_raas_that_was_restarted_knows_no_earlier_episode(tmp_path: Path) -> N
 
     async def after(service: Service, leased: Any) -> None:
         episode, token = old
-        assert service.token == token  # a service need not be told anew
+        assert service.token == token  # a service need not be restarted with another address
         for method, path in (("POST", "/reward"), ("DELETE", "")):
             status, told, _ = await service.call(
                 method, f"episodes/{episode['id']}{path}", {"reward": 1}

@@ -12,7 +12,7 @@ STAND_IN = Path(__file__).with_name("stand_in_server.py")
 
 @pytest.fixture(scope="session")
 def url() -> Iterator[str]:
-    """A server that speaks OpenEnv's protocol, in a process of its own."""
+    """The URL of a server with OpenEnv's protocol, in a separate process."""
     command = [sys.executable, str(STAND_IN), "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

@@ -1,4 +1,4 @@
-"""A server that speaks OpenEnv's protocol without OpenEnv: a number to guess, and a session in which ``does`` goes wrong.
+"""A server with OpenEnv's protocol, written without OpenEnv: a number to guess, and sessions with the fault ``does``.
 
 ``python stand_in_server.py PORT [SESSIONS]``; port 0 takes a free one. The first line that it prints is its URL.
 """

@@ -1,4 +1,4 @@
-"""Environments of a server that speaks OpenEnv's protocol; the real OpenEnv is in tests/test_openenv.py."""
+"""Environments of a server with OpenEnv's protocol; the real OpenEnv is in tests/test_openenv.py."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_servers_are_started_as_needed_shared_and_ended(
             finally:
                 await other.close()
         assert caught.value.kind == "capacity"
-        # One that dies fails the episodes in it by what it said, and the next episode has another one.
+        # If a server dies, its episodes fail with its last output, and the next episode gets another server.
         played = next(each for each in three if each._server is shared)
         await played.reset(Prompt("p", {"reset": {"does": "dies"}}), 0)
         with pytest.raises(EnvironmentFailed, match="the disk is on fire") as caught:

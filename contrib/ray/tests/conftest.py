@@ -12,7 +12,7 @@ import pytest
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 _SETTINGS = {
-    "prestart_worker_first_driver": "0",  # workers that nobody uses
+    "prestart_worker_first_driver": "0",  # no idle workers
     "enable_worker_prestart": "0",
     "raylet_start_wait_time_s": "120",  # a machine may be busy
     "agent_register_timeout_ms": "120000",

@@ -73,7 +73,7 @@ class TestSsh(AgentLauncherConformance):
         return cut
 
     def test_processes_are_spread_over_the_hosts(self, component, puppets, start, tmp_path) -> None:  # type: ignore[no-untyped-def]
-        """Under the address of their host, whose ssh server told it."""
+        """Each with the address of its host, which the ssh server reports."""
         for factory in component.variants.values():
             launcher = factory(context("launcher", tmp_path))
             here = start(launcher, "a", "b", "c")

@@ -189,7 +189,7 @@ def test_words_that_cannot_be_fetched_and_prompts_without_a_seed_are_named(
 
 
 async def failures(*does: str) -> list[tuple[str, str]]:
-    """What a pool says of each game that does wrong."""
+    """The error that a pool raises for each faulty game."""
     found = []
     for one in does:
         table = {

@@ -31,7 +31,7 @@ COUNT = (call("counted"), "ok")
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """A server that speaks streamable HTTP."""
+    """The URL of an MCP server with streamable HTTP."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -47,7 +47,7 @@ def url() -> Iterator[str]:
 
 
 def counted(text: str) -> tuple[str, int]:
-    """What ``counted`` told: the number, and the process of its server."""
+    """The result of ``counted``: the number, and the process of its server."""
     number, _, pid = text.split("<tool_response>\nnumber ")[1].split("\n")[0].partition(" of ")
     return number, int(pid)
 

@@ -12,7 +12,7 @@ sys.path.insert(0, str(HERE))
 
 @pytest.fixture
 def python(tmp_path: Path) -> str:
-    """An interpreter that speaks the protocol of the worker over environments without verifiers."""
+    """An interpreter that implements the worker's protocol for environments without verifiers."""
     path = tmp_path / "python"
     script = HERE / "stand_in_environment.py"
     path.write_text(f'#!/bin/sh\nshift\nexec {sys.executable} {script} "$@"\n', "utf-8")

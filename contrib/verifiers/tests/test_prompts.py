@@ -1,4 +1,4 @@
-"""The tasks of an environment, told by a process of another interpreter."""
+"""The tasks of an environment, read through a process of another interpreter."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class NewerLifecycle(hookspecs.Lifecycle):
 
 @pytest.fixture
 def newer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The core speaks plugin API 1.1."""
+    """The core implements plugin API 1.1."""
     # Not inherited: what a spec has is what its class has.
     both = {**vars(hookspecs.Lifecycle), **vars(NewerLifecycle)}
     spec = type("Lifecycle", (), {k: v for k, v in both.items() if k.startswith("astraflow_")})

@@ -1,4 +1,4 @@
-"""The same source as ours, as pip would be asked for it."""
+"""The source of this package, in each form that pip accepts."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def built(directory: Path) -> object:
 
 
 def test_a_process_has_the_versions_that_the_run_began_with(tmp_path: Path) -> None:
-    assert isinstance(built(tmp_path), LocalLauncher)  # nothing is said of versions
+    assert isinstance(built(tmp_path), LocalLauncher)  # versions are not mentioned
     same, other = tmp_path / "same", tmp_path / "other"
     same.mkdir()
     other.mkdir()

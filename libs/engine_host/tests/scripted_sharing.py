@@ -74,7 +74,7 @@ class ScriptedEngine:
         return {"decode_seconds": 2.0, "tokens_generated": 1e9}
 
     async def close(self) -> None:
-        """As one that was killed: nothing ends."""
+        """Close as a killed engine would: no request ends."""
 
 
 def _columns(token: int, version: int) -> tuple[Any, Any, Any]:

@@ -1,4 +1,4 @@
-"""Runs that share an engine: each has its own adapter and requests, its turn, and nothing of the others."""
+"""Runs that share an engine: each has its own adapter and requests, gets its turn, and sees nothing of the others."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_a_silent_run_loses_its_place_and_a_lost_engine_is_noticed(
             await here.end()
             here.engine.go.clear()
             here.engine.adapters.clear()
-            here.serve()  # another one, which knows nobody
+            here.serve()  # another engine host, to which no run is attached
             with pytest.raises(EngineLost, match="attach first"):
                 await waits
             with pytest.raises(EngineLost):

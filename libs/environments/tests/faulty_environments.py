@@ -22,7 +22,7 @@ ENDLESS_S = 600.0
 
 
 class Obeys:
-    """Says back what it is told, and obeys."""
+    """Repeats each action, and executes the order in it."""
 
     class Config(ConfigModel):
         """Its keys."""
@@ -103,7 +103,7 @@ class Unbuildable(Obeys):
 
 
 class DiesWhenBuilt(Obeys):
-    """Takes its worker with it."""
+    """Ends its worker process while it is built."""
 
     def __init__(self, config: Any, context: Any) -> None:
         os._exit(9)
@@ -130,19 +130,19 @@ class OnLoop:
 
 
 class Plain(Obeys):
-    """Has plain functions, and does not say that they may block."""
+    """Has plain functions, and does not declare that they may block."""
 
     capabilities = frozenset()
 
 
 class Awaits(OnLoop):
-    """Says that it blocks, and has to be awaited."""
+    """Declares that it blocks, but has async methods."""
 
     capabilities = frozenset({"blocking"})
 
 
 class Repeats(Obeys):
-    """Says the same for the same, so that its instances share worker processes."""
+    """Is deterministic, so that its instances share worker processes."""
 
     capabilities = frozenset({"blocking", "deterministic"})
 
@@ -160,7 +160,7 @@ class Repeats(Obeys):
 
 
 class SaysSo(Repeats):
-    """Says that it repeats itself, and does not."""
+    """Declares that it is deterministic, and is not."""
 
     def reset(self, task: Prompt, seed: int) -> Any:
         return Observation(({"role": "user", "content": str(os.getpid())},))

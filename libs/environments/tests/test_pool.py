@@ -121,7 +121,7 @@ async def test_a_cancelled_episode_gives_its_place_back(tmp_path: Path, use: str
                     await played.step(Action(order))
                 asked = asyncio.current_task()
                 assert asked is not None
-                asked.cancel()  # it is told when the episode is given back
+                asked.cancel()  # the cancellation arrives while the episode is given back
 
         for order in ("hello", "reward nan"):  # it was played, and it failed
             await asyncio.gather(asyncio.create_task(episode(order)), return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Episodes that share worker processes: none notices another, and none what another does to the process."""
+"""Episodes that share worker processes do not affect each other, whatever one does to the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that speak to a gateway whose policies are scripted."""
+"""Agents that call a gateway whose policies are scripted."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def played(
     policies: tuple[str, ...] = ("p",),
     **rules: Any,
 ) -> Episode:
-    """The episode in which ``play`` is the agent and each policy says ``says``."""
+    """The episode in which ``play`` is the agent and each policy replies with ``says``."""
 
     async def run() -> Episode:
         script = says if callable(says) else dict.fromkeys(policies, says)

@@ -156,7 +156,7 @@ def test_what_waits_in_a_flood_ends_with_the_episode(monkeypatch: pytest.MonkeyP
 def test_a_stream_that_no_one_reads_to_its_end_is_trained_once(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever disconnects while a reply is sampled and asks again gets that reply."""
+    """A client that disconnects while a reply is sampled and repeats the request gets that reply."""
     monkeypatch.setattr(serving, "KEEP_ALIVE_S", 0.01)
 
     async def run() -> None:
@@ -215,8 +215,8 @@ def test_a_failure_within_a_stream_is_reported_in_it(
     asyncio.run(run())
 
 
-def test_a_slow_reader_keeps_no_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its reply is sampled and stays with its connection; its place is free for the next request."""
+def test_a_slow_reader_delays_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reply is sampled and waits in its connection; its slot is free for the next request."""
     monkeypatch.setattr(serving, "MOST_AT_ONCE", 1)
 
     async def play(agent: Agent) -> None:
@@ -226,7 +226,7 @@ def test_a_slow_reader_keeps_no_one_waiting(monkeypatch: pytest.MonkeyPatch) -> 
             agent.client.stream("POST", agent.gateway.url + path, json=body, headers=headers)
             for _ in range(3)
         ]
-        responses = [await each.__aenter__() for each in slow]  # heads are read, and no more
+        responses = [await each.__aenter__() for each in slow]  # only heads are read
         assert (await agent.post(path, body_of(path))).status_code == 200
         for stream, response in zip(slow, responses, strict=True):
             assert b"message_stop" in await response.aread()

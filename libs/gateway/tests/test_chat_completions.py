@@ -1,4 +1,4 @@
-"""An agent that speaks OpenAI's chat completions to the gateway."""
+"""An agent that calls the gateway by OpenAI's chat completions."""
 
 from __future__ import annotations
 

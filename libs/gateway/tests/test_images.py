@@ -1,4 +1,4 @@
-"""Images in the turns of a conversation: each is shown once, and the sequence says where it stood."""
+"""Images in the turns of a conversation: each is passed on once, and the sequence records its position."""
 
 from __future__ import annotations
 

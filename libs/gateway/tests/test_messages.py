@@ -1,4 +1,4 @@
-"""An agent that speaks Anthropic's messages to the gateway."""
+"""An agent that calls the gateway by Anthropic's messages."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_numbers_that_another_language_writes_in_another_way_are_the_same_call()
 
     async def play(agent: Agent) -> None:
         first = await told(agent, USER, tools=[TOOL])
-        first["content"][0]["input"] = {"a": 1}  # JavaScript knows no 1.0
+        first["content"][0]["input"] = {"a": 1}  # JavaScript writes 1.0 as 1
         history = {"role": "assistant", "content": first["content"]}
         await told(agent, USER, history, result(first), tools=[TOOL])
 

@@ -1,4 +1,4 @@
-"""An agent that speaks OpenAI's responses to the gateway."""
+"""An agent that calls the gateway by OpenAI's responses."""
 
 from __future__ import annotations
 

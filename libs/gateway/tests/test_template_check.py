@@ -33,7 +33,7 @@ EXPECTED = {
     "Qwen-QwQ-32B": BEGINS_TO_THINK,
     "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": BEGINS_TO_THINK,
     "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": (
-        None,  # it refuses to go without tools
+        None,  # it requires tools
         ("continued", "template", "continued"),  # a line break comes only after the result
         None,
         ("template",) * 2,  # text beside the call is dropped

@@ -1,4 +1,4 @@
-"""Tokens in and tokens out: the two doors that other systems speak."""
+"""Token ids in and token ids out: the two endpoints that other systems use."""
 
 from __future__ import annotations
 

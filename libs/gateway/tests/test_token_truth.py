@@ -73,7 +73,7 @@ def _turns(draw: st.DrawFn) -> list[tuple[str, dict[str, Any]]]:
 def test_every_sampled_token_is_trained_once(
     template: Template, turns: list[Any], with_tools: bool, speaker: Speaker
 ) -> None:
-    with_tools |= "Hermes-3" in template.file  # its template refuses to go without
+    with_tools |= "Hermes-3" in template.file  # its template requires it
     said = [_said(template, each, with_tools) for each, _ in turns]
     policies = _policies(template, [text for text in said for _ in range(2)])
     episode = asyncio.run(_played(policies, turns, with_tools, speaker))

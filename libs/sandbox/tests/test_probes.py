@@ -47,7 +47,7 @@ def runner(request: pytest.FixtureRequest) -> Iterator[SubprocessRunner]:
 
 @dataclass
 class Host:
-    """What programs are to leave alone."""
+    """Files and processes of the host that programs must not change."""
 
     secret: Path
     process: subprocess.Popen[bytes]
@@ -258,7 +258,7 @@ def test_processes_have_their_processor_time_together() -> None:
 
 @slow
 def test_memory_of_all_processes_is_bounded() -> None:
-    """Each of them keeps to its limit, and together they do not."""
+    """Each of them stays below its own limit, but together they exceed the bound."""
     runner = WarmRunner(LIMITS, at_once=1)
     if "cgroup" not in runner.check().active:
         pytest.skip("this host has no cgroup to give")

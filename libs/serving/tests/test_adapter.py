@@ -1,4 +1,4 @@
-"""What an adapter has to look like, told from headers alone."""
+"""The checks of an adapter file, made from headers alone."""
 
 from __future__ import annotations
 

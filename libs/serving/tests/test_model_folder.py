@@ -1,4 +1,4 @@
-"""What a version has to look like, told from headers alone."""
+"""The checks of a version's file, made from headers alone."""
 
 from __future__ import annotations
 

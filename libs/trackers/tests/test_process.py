@@ -1,4 +1,4 @@
-"""The process of a tracker: whatever it does, its launcher knows by the deadline, and nothing is left of it."""
+"""The process of a tracker: whatever it does, its launcher notices by the deadline, and no process is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measuring the way to a publisher: bounded in time and bytes, whatever is at its other end."""
+"""Measuring the link to a publisher: bounded in time and bytes, whatever the other end does."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ Cut = tuple[list[list[ElementRange]], dict[str, tuple[str, tuple[int, ...]]]]
 
 @st.composite
 def cuts(draw: st.DrawFn, most_ranks: int = 5) -> Cut:
-    """Tensors, and who of some ranks holds which elements of them: anything from rows to crumbs."""
+    """Tensors, and the elements of them that each rank holds: from whole rows to single elements."""
     ranks = draw(st.integers(1, most_ranks))
     said: list[list[ElementRange]] = [[] for _ in range(ranks)]
     tensors = {}

@@ -1,4 +1,4 @@
-"""Tokens with less than all rights: who can make one, what it says, and when it ends."""
+"""Tokens with restricted rights: who can make one, what it contains, and when it expires."""
 
 from __future__ import annotations
 

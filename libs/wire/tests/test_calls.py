@@ -1,4 +1,4 @@
-"""Calls go past the layers of the web framework: their callers must not see that."""
+"""Calls bypass the layers of the web framework, which their callers must not notice."""
 
 from __future__ import annotations
 

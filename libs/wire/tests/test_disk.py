@@ -1,4 +1,4 @@
-"""A full disk is told from other trouble, and waited for; with file systems that are really full."""
+"""A full disk is distinguished from other errors, and waited for; with file systems that are really full."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Weights:
 def test_checkpoints_models_journals_and_folders_on_a_really_full_disk(
     small: SmallDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Folders cannot be made either: each says that there is no room, and is made when there is."""
+    """Folders cannot be made either: each reports that there is no space, and is made once there is."""
     home, weights = small.path / "run", Weights()
     # The module's own: threads of other tests sleep by the same function.
     clock = SimpleNamespace(sleep=lambda _: small.free(), monotonic=time.monotonic)
@@ -178,7 +178,7 @@ def test_lines_that_find_no_room_are_written_later() -> None:
 
         def write(self, text: str) -> int:
             if self.full:
-                super().write(text[:9])  # what there was room for
+                super().write(text[:9])  # the part for which there was space
                 raise FULL
             return super().write(text)
 

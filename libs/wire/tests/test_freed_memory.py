@@ -1,4 +1,5 @@
-"""What a process frees stays with it: counted in page faults, which do not depend on how busy the machine is."""
+"""A process retains the memory that it frees: counted in page faults, which do not depend on the load of the
+machine."""
 
 from __future__ import annotations
 

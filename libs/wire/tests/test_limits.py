@@ -123,7 +123,7 @@ def filled(type_: inspect.Type, random_: random.Random, depth: int = 0) -> Any:
 
 @pytest.mark.parametrize("struct", [*MESSAGES, *HEADERS[:1]], ids=lambda s: s.__name__)
 def test_whatever_comes_is_taken_or_refused_with_one_error(struct):
-    """Replies too: who lies to a RaaS or a trainer is told so, and nothing of another type leaves."""
+    """Also replies: a RaaS or a trainer reports a malformed one, and nothing of another type is returned."""
     random_, described = random.Random(struct.__name__), inspect.type_info(struct)
     taken = 0
     for _ in range(200):

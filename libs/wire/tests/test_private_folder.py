@@ -98,7 +98,7 @@ def test_no_one_can_take_its_name_before_it(
     made = Path.rename
 
     def taken(path: Path, target: Path) -> Path:
-        """Somebody watches what is made there, and takes the name that it seems to become."""
+        """Another process watches the folder, and creates the name that the next rename seems to use."""
         guess = tmp_path / path.name.removeprefix(".")
         (guess / "taken").mkdir(parents=True)
         return made(path, target)

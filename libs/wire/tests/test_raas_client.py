@@ -1,4 +1,4 @@
-"""The calls of a RaaS against a dataflow that answers as told."""
+"""The calls of a RaaS against a dataflow with scripted replies."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Dataflow:
 def spoken(
     flow: Dataflow, talk: Callable[[RaasClient], Awaitable[object]]
 ) -> tuple[object, list[messages.Notices]]:
-    """What the call gave, and the notices heard."""
+    """The result of the call, and the notices that it received."""
     heard: list[messages.Notices] = []
 
     async def run() -> object:
@@ -77,7 +77,7 @@ def spoken(
     return asyncio.run(run()), heard
 
 
-def test_news_of_every_reply_are_received() -> None:
+def test_notices_of_every_reply_are_received() -> None:
     flow = Dataflow()
 
     async def talk(raas: RaasClient) -> object:
@@ -168,7 +168,7 @@ def test_every_call_carries_the_number_of_the_last_registration() -> None:
 
 
 def test_one_conflict_may_be_the_end_of_the_run_and_two_are_another_process() -> None:
-    """The call that makes a run fail is answered 409, and the next hears that it shall stop."""
+    """The call that makes a run fail is answered by 409, and the reply to the next one requests a stop."""
     flow = Dataflow()
     taken = [Refused(409, "superseded") for _ in range(3)]
 

@@ -39,7 +39,7 @@ def test_a_service_that_comes_back_is_not_kept_waiting(monkeypatch):
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_dataflow_that_waits_for_room_is_waited_for(monkeypatch, waits):
-    """Its answers say that it is there; only then no deadline counts, and only for those who have time."""
+    """Its replies show that it is alive; only then the deadline is suspended, and only for callers that can wait."""
     now = [0.0]
     monkeypatch.setattr(client, "active_time", lambda: now[0])
     attempts = client._Attempts("http://dataflow", "/v1/groups", 20.0, waits)

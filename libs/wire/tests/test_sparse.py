@@ -40,7 +40,7 @@ def pushed(*turn_rewards: Mapping[int, float] | None) -> bytes:
 
 
 def changed(header: Mapping[str, Any], *sparse: Any) -> bytes:
-    """The group of one sequence with the header and buffers of sparse columns that nobody checked."""
+    """The group of one sequence with an unchecked header and unchecked buffers of sparse columns."""
     frame = Frame(pushed({1: 0.5}))
     whole = msgspec.msgpack.decode(frame.header) | header
     return encode_frame(whole, [*([buffer] for buffer in frame.buffers[:4]), *sparse])

@@ -1,4 +1,4 @@
-"""The status as its readers meet it: of another version, and malformed."""
+"""Reading a status that another version wrote, or that is malformed."""
 
 from __future__ import annotations
 

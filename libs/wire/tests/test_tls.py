@@ -1,4 +1,4 @@
-"""Services and clients of a run with ``[tls]``: who reaches whom, and what the others are told."""
+"""Services and clients of a run with ``[tls]``: which connections succeed, and the errors of the others."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def in_process(tls: RunTls | None) -> Iterator[None]:
-    """As if this process had been started with it."""
+    """Configure this process as if it had been started with ``tls``."""
     before = dict(os.environ)
     give_process(tls)
     try:

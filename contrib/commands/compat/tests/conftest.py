@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for foreign_raas and scripted_
 
 @pytest.fixture
 def user(tmp_path: Path, someone: Callable[[Path], Any]) -> Iterator[User]:
-    """Somebody in a folder of their own; what they started is ended."""
+    """A user with a folder of their own; processes that they started are stopped at the end."""
     somebody = someone(tmp_path)
     yield somebody
     somebody.close()

@@ -1,5 +1,5 @@
-"""A rollout service of the public protocol, written from the description of that protocol alone: it shares no code with
-the package under test, and knows none of its words. A table of logits stands for the model.
+"""A rollout service of the public protocol, written from the description of that protocol alone: it shares no code and
+no names with the package under test. A table of logits stands for the model.
 
     python foreign_raas.py MODEL REGISTER_URL UID [FAULT]
 """
@@ -23,7 +23,7 @@ import zmq
 
 
 class Bomb:
-    """Runs a command where it is unpickled without care."""
+    """Runs a command if it is unpickled by plain pickle."""
 
     def __reduce__(self):
         return os.system, ("touch bomb-went-off",)

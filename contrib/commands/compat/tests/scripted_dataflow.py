@@ -1,4 +1,4 @@
-"""A dataflow for tests: it hands out the tasks that it was given, and remembers what it was told."""
+"""A dataflow for tests: it leases the given tasks, and records the calls that it receives."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from astraflow_wire.http.server import create_app, read_message, reply
 
 
 class ScriptedDataflow:
-    """``tasks`` are leased when there is room for them. ``told`` is every call in order, by its path; ``groups``, ``failed``
-    and ``left`` what was pushed, failed and left, ``names`` who got a task. ``only``: the one RaaS that gets any."""
+    """``tasks`` are leased when a RaaS has free slots. Recorded are the pushed ``groups``, the ``failed`` tasks, the
+    RaaS that ``left``, and the ``names`` of those that got a task. ``only``: the one RaaS that gets tasks."""
 
     def __init__(self) -> None:
         self.tasks: list[messages.Task] = []
@@ -56,7 +56,7 @@ class ScriptedDataflow:
         return call
 
     async def until(self, condition: Any, deadline_s: float = 30) -> None:
-        """Wait until a condition on what was told holds."""
+        """Wait until a condition on the recorded calls holds."""
         async with asyncio.timeout(deadline_s), self.changed:
             await self.changed.wait_for(condition)
 

@@ -59,10 +59,10 @@ def test_every_problem_of_the_file_is_named(tmp_path: Path) -> None:
     assert read_compat(file, CompatConfig).model_ids(["x", "y"]) == {"x": "model0", "y": "model1"}
 
 
-def test_a_transport_that_the_run_chose_is_asked_for(
+def test_a_transport_that_the_run_chose_is_fetched_from_the_dataflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As every process that joins a run does."""
+    """The adapter asks the dataflow, as every process that joins a run does."""
     file = tmp_path / "run.toml"
     file.write_text(TABLE_RUN.replace('use = "http"', 'use = "auto"'))
     asked = []

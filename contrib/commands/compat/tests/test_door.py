@@ -1,4 +1,4 @@
-"""Foreign RaaS of one process of their own work for a scripted dataflow, through the whole adapter."""
+"""Foreign RaaS, in threads or in a process of their own, work for a scripted dataflow through the whole adapter."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class FileReceiver:
-    """Versions that lie in a folder; what is not released is in ``held``."""
+    """Fetches versions from a folder; ``held`` are the versions that are not released."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.held = folder, set[int]()
@@ -185,7 +185,7 @@ WRONG = {
 
 
 def test_wrong_results_fail_their_tasks_alone(setting: Callable[..., Setting]) -> None:
-    """The reason is told to the dataflow, what it rejects included, and the next task succeeds."""
+    """The dataflow gets the reason, also of a group that it rejects, and the next task succeeds."""
 
     async def script(it: Setting) -> None:
         it.announce(0)
@@ -244,8 +244,8 @@ def test_a_task_that_does_not_end_and_a_lease_that_is_lost(setting: Callable[...
 
 
 @pytest.mark.slow
-def test_one_that_disappears_gives_its_leases_back(setting: Callable[..., Setting]) -> None:
-    """A process of its own, which ends in the middle of a submission. Another one goes on meanwhile."""
+def test_a_raas_that_disappears_returns_its_leases(setting: Callable[..., Setting]) -> None:
+    """A separate process that is killed during a submission. Another RaaS continues meanwhile."""
 
     async def script(it: Setting) -> None:
         it.announce(0)
@@ -275,7 +275,7 @@ def test_one_that_disappears_gives_its_leases_back(setting: Callable[..., Settin
     play(setting(heartbeat_s=0.3), script)
 
 
-def test_one_that_says_that_it_has_weights_which_it_never_fetched(
+def test_a_raas_that_claims_weights_which_it_never_fetched(
     setting: Callable[..., Setting],
 ) -> None:
     async def script(it: Setting) -> None:
@@ -290,7 +290,9 @@ def test_one_that_says_that_it_has_weights_which_it_never_fetched(
     play(setting(), script)
 
 
-def test_an_evaluation_has_a_window_and_its_version(setting: Callable[..., Setting]) -> None:
+def test_an_evaluation_is_rolled_out_with_its_pinned_version(
+    setting: Callable[..., Setting],
+) -> None:
     """An older version is delivered under a new number, and the newest again afterwards."""
 
     async def script(it: Setting) -> None:

@@ -1,4 +1,5 @@
-"""Our RaaS for a dataflow and a trainer of the public protocol: the contract, the weight path, and whose lease is whose."""
+"""Our RaaS for a dataflow and a trainer of the public protocol: the contract, the weight path, and the owners of
+leases."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Ours:
-    """The contract in front of one RaaS: that of ``examples/custom_raas``, which speaks our protocol."""
+    """The adapter in front of one RaaS, that of ``examples/custom_raas``, which implements our protocol."""
 
     def __init__(self, model: Path) -> None:
         self.model = model
@@ -96,7 +97,7 @@ class Ours:
             return await answer.json()
 
     async def post(self, path: str, body: Any, status: int = 200) -> Any:
-        """As the public dataflow calls: the inside of the envelope."""
+        """Call a route as the public dataflow does; returns the content of the envelope."""
         async with self.client.post(f"{self.url}/{KEY}{path}", data=pickle.dumps(body)) as answer:
             told = pickle.loads(await answer.read())
             assert answer.status == status and told["ok"] is (status == 200), told
@@ -161,7 +162,10 @@ def test_a_public_dataflow_uses_our_raas(model: Path) -> None:
         (item,) = await it.pulled("/eval_pull", 1)
         (sequence,) = item["result"]["trajectories"][0]["sequences"]
         assert set(sequence["versions"][sequence["loss_mask"] == 1]) == {2}
-        assert sequence["input_ids"][0, 2] in (1, 2)  # what the new weights make certain
+        assert sequence["input_ids"][0, 2] in (
+            1,
+            2,
+        )  # the answer that the new weights give with certainty
         await it.post("/eval_end", {})
 
         assert "unknown-id" in await it.post(
@@ -214,7 +218,7 @@ DELTA_FAULTS = {"descending": "not ascending", "beyond": "not ascending, or beyo
 
 @pytest.mark.parametrize("fault", [*FAULTS, *DELTA_FAULTS])
 def test_what_a_sender_does_wrong_is_not_loaded(fault: str) -> None:
-    """And the next transfer, of the whole, succeeds."""
+    """The next transfer, of the complete weights, succeeds."""
     logits = np.arange(12, dtype=np.float32).reshape(3, 4)
 
     async def script() -> None:

@@ -1,5 +1,5 @@
-"""Pickles from strangers: plain values, arrays and tensors pass, whatever else is refused by name, and nothing else is
-disturbed."""
+"""Pickles from untrusted services: plain values, arrays and tensors are decoded, everything else is refused by its
+name, and other requests are not affected."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_tensors_pass_without_torch(decode: Decode) -> None:
 
 
 class Calls:
-    """Unpickled without care, it calls something."""
+    """Calls a function if it is unpickled by plain pickle."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = function, arguments

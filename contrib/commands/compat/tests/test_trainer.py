@@ -71,7 +71,7 @@ class PublicTrainer:
 
 
 async def train(user: User, trainer: PublicTrainer, model: Path, steps: int) -> None:
-    """The public trainer's loop, and what it may not do."""
+    """The public trainer's loop, with calls that must be refused."""
     sender, logits = PublicSender(), load_file(model / "model.safetensors")["logits"]
     async with Server(sender.app(), "127.0.0.1", 0) as server:
         ready = {"train_batch_size": 32, "sender_endpoint": server.url.removeprefix("http://")}

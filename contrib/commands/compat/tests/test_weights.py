@@ -1,4 +1,4 @@
-"""The weight path: layout, deltas, streams, and who gets nothing."""
+"""The weight path: layout, deltas, streams, and requests that are refused."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_weights_go_to_the_registered_host_and_only_during_an_update(tmp_path: P
                     assert status == 400 and reason in told["error"]
                 status, told = await call("/request_transfer", {"instance_id": "127.0.0.1:9"})
                 assert status == 200 and not told["ok"] and "has not registered" in told["error"]
-        # A RaaS on this host registers with the host's name, which may stand for another address of it.
+        # A RaaS on this host registers with the host's name, which may resolve to another of its addresses.
         async with serving("127.0.1.1") as (sender, call), sender.offering(1, flat):
             status, told = await call("/get_buffer_info")
             assert status == 200

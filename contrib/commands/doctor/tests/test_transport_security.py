@@ -13,7 +13,7 @@ from astraflow_testing.tls_files import write_tls
 
 
 def look(folder: Path) -> list[Finding]:
-    """At the files of a test in ``folder``."""
+    """Run the check on the files of a test in ``folder``."""
     table = TlsTable(
         authority=folder / "authority.pem",
         certificate=folder / "own.pem",

@@ -38,7 +38,7 @@ def test_quantiles_are_those_of_the_tables(freedom: int, expected: float, off: f
 @pytest.mark.parametrize("prompts", [10, 40, 200])
 @pytest.mark.parametrize("samples", [1, 4, 16])
 @pytest.mark.parametrize("shape", [(0.5, 0.5), (2, 2), (20, 1), (0.3, 3)])
-def test_intervals_hold_the_truth_as_often_as_they_say(
+def test_intervals_contain_the_true_value_as_often_as_they_claim(
     prompts: int, samples: int, shape: tuple[float, float]
 ) -> None:
     """Prompts are as hard as a beta distribution draws them, and all samples of a prompt share that."""
@@ -53,7 +53,8 @@ def test_intervals_hold_the_truth_as_often_as_they_say(
 
 
 def test_samples_of_one_prompt_are_not_taken_for_prompts() -> None:
-    """Twenty prompts of which each is always or never solved say as much with 16 samples as with one."""
+    """Twenty prompts, each of which is always or never solved, carry as much information with 16 samples as with
+    one."""
     solved = [1.0] * 10 + [0.0] * 10
     once, often = proportion(solved, 20), proportion(solved, 320)
     assert once.low is not None and often.low is not None
@@ -61,7 +62,7 @@ def test_samples_of_one_prompt_are_not_taken_for_prompts() -> None:
 
 
 @pytest.mark.parametrize("samples", [1, 8])
-def test_differences_hold_the_truth(samples: int) -> None:
+def test_intervals_of_differences_contain_the_true_difference(samples: int) -> None:
     """Of two models of which the second is 0.1 worse where it can be, on the same prompts."""
     random, rounds, held, apart = np.random.default_rng(2), 300, 0, 0
     truth = 0.1 - 0.1**2 / 2  # of uniform prompts, of which none falls below 0

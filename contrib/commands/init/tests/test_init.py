@@ -40,7 +40,7 @@ def rows(path: Path, *entries: dict[str, object]) -> Path:
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    """A path that a configuration may name; nobody loads it here."""
+    """A path that a configuration may name; it is not loaded here."""
     return str(tmp_path / "model")
 
 
@@ -211,7 +211,7 @@ def test_it_asks_on_a_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_doctor_finds_nothing_wrong(tmp_path: Path) -> None:
-    """Of each recipe for a CPU, with what the test environment has installed."""
+    """For each recipe for a CPU, with the packages of the test environment."""
     for recipe in RECIPES:
         folder = tmp_path / recipe
         folder.mkdir()

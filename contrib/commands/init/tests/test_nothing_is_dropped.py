@@ -188,7 +188,7 @@ def others(value: Any) -> list[Any]:
 
 
 def told(nested: dict[str, Any]) -> str:
-    """All that the import says and writes of it."""
+    """The report and the files that the import makes of a configuration."""
     try:
         draft, settings = read_settings(system_of(nested), json.loads(json.dumps(nested)))
     except UserError as error:

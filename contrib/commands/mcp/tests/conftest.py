@@ -10,7 +10,7 @@ from astraflow_testing.runs import User
 
 @pytest.fixture
 def user(tmp_path: Path) -> Iterator[User]:
-    """Somebody in a folder of their own; what they started is ended."""
+    """A user with a folder of their own; processes that they started are stopped at the end."""
     somebody = User(tmp_path)
     yield somebody
     somebody.close()

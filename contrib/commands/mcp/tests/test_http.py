@@ -1,4 +1,4 @@
-"""The server over HTTP: who may ask, and how it ends."""
+"""The server over HTTP: authorization, and how it ends."""
 
 from __future__ import annotations
 

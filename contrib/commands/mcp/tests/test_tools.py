@@ -218,7 +218,7 @@ def test_an_action_that_fails_is_kept_with_its_reason(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("astraflow_contrib_mcp.actions.ACT_S", 0.3)
-    (run / "summary.json").unlink()  # and nobody listens at its port
+    (run / "summary.json").unlink()  # and nothing listens on its port
     (failed,) = ask(("stop_run", {"run": "one", "reason": "it makes no progress"}), acting=True)
     assert failed.is_error and "no dataflow answers" in failed.content[0].text
     asked, outcome = [json.loads(line) for line in (run / "audit.jsonl").read_text().splitlines()]

@@ -265,7 +265,7 @@ def test_a_containerfile_has_a_pinned_base_a_user_without_rights_and_no_secret(
     assert entry[0].endswith(f"/envs/{role}/bin/python")
     (copied,) = [rest for key, rest in found if key == "COPY" and "--from" not in rest]
     assert copied.split()[0] == written.name
-    assert "chmod -R a+rX" in text  # an installation is private to who made it
+    assert "chmod -R a+rX" in text  # an installation is private to the user who made it
 
 
 def test_a_containerfile_of_an_unknown_role_or_an_odd_name_is_refused(written: Path) -> None:

@@ -72,7 +72,7 @@ def write_run(
 
 @dataclass
 class Answer:
-    """What a server said."""
+    """A response of a server."""
 
     status: int
     headers: dict[str, str]
@@ -86,7 +86,7 @@ class Answer:
 
 @dataclass
 class Pages:
-    """The pages, and somebody who asks them."""
+    """The pages, and a client that requests them."""
 
     sessions: BrowserSessions
     port: int
@@ -95,7 +95,7 @@ class Pages:
 
     @property
     def origin(self) -> str:
-        """Where they are."""
+        """The origin of their URLs."""
         return f"http://127.0.0.1:{self.port}"
 
     def ask(
@@ -122,7 +122,7 @@ class Pages:
             )
 
     def login_url(self, scope: Scope = "full") -> str:
-        """A link that works once."""
+        """A login link, which works once."""
         return f"{self.origin}{LOGIN}?key={self.sessions.login_key(scope)}"
 
 

@@ -43,7 +43,7 @@ SHOTS = Path(__file__).parent / "shots"
 
 
 class Visitor:
-    """Somebody who is logged in, and all that their browser complains of."""
+    """A user who is logged in, and the errors that the browser reports."""
 
     def __init__(self, pages: Pages, page: Page) -> None:
         self.pages, self.page, self.complaints = pages, page, list[str]()
@@ -114,7 +114,7 @@ def visitor(someone: Visitor) -> Visitor:
 
 
 def serious(page: Page, theme: str = "light") -> list[str]:
-    """What axe-core finds that keeps people out; another theme has other colours only."""
+    """The serious and critical findings of axe-core; the themes differ only in colours."""
     options: dict[str, Any] = {"resultTypes": ["violations"]}
     if theme == "dark":
         options["runOnly"] = ["color-contrast"]
@@ -300,7 +300,7 @@ def test_a_data_policy_a_raas_and_the_run_obey(visitor: Visitor, lived: tuple[Us
 def test_figures_of_a_real_run_agree_with_its_metrics(
     visitor: Visitor, lived: tuple[User, Path]
 ) -> None:
-    """What the pages take from the journal, beside what the dataflow has written in other files."""
+    """The figures that the pages compute from the journal, compared with the dataflow's other files."""
     run = lived[1]
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if "step" in line]

@@ -1,4 +1,4 @@
-"""``astraflow ui``: its link logs in, and what a user can do wrong is said."""
+"""``astraflow ui``: its link logs in, and mistakes of a user are reported."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from astraflow_testing.tls_files import write_tls
 
 
 def running(folder: Path, url: str) -> RunningRun:
-    """A run whose files say ``url``."""
+    """A run whose files have ``url``."""
     (folder / "config.toml").write_text(
         f'[tls]\nauthority = "{folder}/authority.pem"\ncertificate = "{folder}/own.pem"\n'
         f'private_key = "{folder}/own.key"\n'

@@ -29,7 +29,7 @@ class Dataflow:
         self.asked, self.posted, self.go = threading.Event(), threading.Event(), threading.Event()
 
     def get_json(self, path: str, deadline_s: float) -> dict[str, bool]:
-        """What holds when it is asked, given when the test lets it."""
+        """The state at the time of the call, returned when the test allows it."""
         answer = {"done": self.done}
         self.asked.set()
         assert self.go.wait(DEADLINE_S)

@@ -1,4 +1,4 @@
-"""The pages over HTTP: what they answer, and whom they let in."""
+"""The pages over HTTP: their responses, and access to them."""
 
 from __future__ import annotations
 

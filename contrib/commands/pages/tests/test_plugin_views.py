@@ -81,7 +81,9 @@ def test_the_plugin_of_an_environment_shows_its_episodes(
     pages = serve(tmp_path)
     assert pages.ask(path).json["viewed"] is True
     (view,) = pages.ask(f"{path}/views?index=0").json["views"]
-    assert view["kind"] == "grid" and view["rows"] == []  # the policy said it, not the environment
+    assert (
+        view["kind"] == "grid" and view["rows"] == []
+    )  # this message is the policy's, not the environment's
     assert pages.ask(f"{path}/views?index=99").json == {"views": []}
     assert pages.ask("/ui/api/runs/one/trajectories/gone/views").status == 404
 

@@ -16,7 +16,7 @@ from astraflow_runtime.cli import main
 
 
 class Generating:
-    """A launcher whose files say what it was given."""
+    """A launcher whose files contain its arguments."""
 
     @staticmethod
     def generated_files(

@@ -1,4 +1,4 @@
-"""``astraflow plan FILE --skypilot ARTIFACT``: the task file is one that SkyPilot reads, and its commands run the run."""
+"""``astraflow plan FILE --skypilot ARTIFACT``: SkyPilot accepts the task file, and its commands start the run."""
 
 from __future__ import annotations
 

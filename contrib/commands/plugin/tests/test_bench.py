@@ -1,4 +1,4 @@
-"""``astraflow plugin bench``: what is asked for, what is shown, and one whole call."""
+"""``astraflow plugin bench``: the measurements that it selects, its output, and one complete call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HAS = {
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[BenchRequest]:
-    """What would be measured."""
+    """The measurements that it would make."""
     requests: list[BenchRequest] = []
 
     def stand_in(request: BenchRequest, *rest: Any) -> dict[str, Any]:

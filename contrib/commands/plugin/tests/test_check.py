@@ -1,4 +1,4 @@
-"""``astraflow plugin check``: the parts that judge, the report, and what cannot be checked."""
+"""``astraflow plugin check``: its verdicts, the report, and what cannot be checked."""
 
 from __future__ import annotations
 

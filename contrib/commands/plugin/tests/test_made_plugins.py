@@ -121,8 +121,8 @@ class Made:
 
 
 def of_others(site: Path) -> None:
-    """Put what is not ours into a new environment: links, for to download and to unpack PyTorch is not what is tested. What
-    mypy takes for a file of the user if it is a link is copied."""
+    """Put third-party packages into a new environment: as links, since downloading and unpacking PyTorch is not under
+    test. Files that mypy would take for the user's if they were links are copied."""
     programs = site.parents[2] / "bin"
     for distribution in metadata.distributions():
         if distribution.name.startswith("astraflow"):

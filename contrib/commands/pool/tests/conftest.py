@@ -1,4 +1,4 @@
-"""Fixtures: somebody who runs commands."""
+"""Fixtures: a user who runs commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture
 def user(tmp_path: Path) -> Iterator[User]:
-    """Somebody in a folder of their own; what they started is ended."""
+    """A user with a folder of their own; processes that they started are stopped at the end."""
     somebody = User(tmp_path)
     yield somebody
     somebody.close()

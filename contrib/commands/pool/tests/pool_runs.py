@@ -74,7 +74,7 @@ class PoolUser:
             self.user.environment = before
 
     def join(self, name: str, slots: int, places: int = 16, *words: str) -> subprocess.Popen[str]:
-        """Lend a host."""
+        """Add a host to the pool."""
         command = ["pool", "join", self.url, "--token-file", "hosts.token", "--name", name]
         return self._command([*command, "--slots", str(slots), "--places", str(places), *words])
 
@@ -132,7 +132,7 @@ def raas_of(user: User, name: str) -> list[int]:
 
 
 def healthy(directory: Path) -> dict[str, Any]:
-    """The summary of a run that has ended well."""
+    """The summary of a run that has finished without an error."""
     summary = json.loads((directory / "summary.json").read_text())
     assert summary["state"] == "finished", summary
     assert summary["lost"] == summary["duplicated"] == summary["failed"] == 0, summary

@@ -31,7 +31,7 @@ TOKEN = {"ASTRAFLOW_TOKEN": "secret-of-the-run"}
 
 
 class Pool:
-    """A broker, hosts that do as they are told, and RaaS that make ``speed`` tokens in each place and second."""
+    """A broker, hosts that follow its orders, and RaaS that generate ``speed`` tokens per place and second."""
 
     def __init__(self, **tables: Any) -> None:
         pool = {"turn_s": 10.0, "drain_s": 5.0, **tables.pop("pool", {})}

@@ -77,5 +77,5 @@ def test_priority_quota_ledger_and_a_killed_host_over_https(user: User) -> None:
 
 
 def waits_for(pool: PoolUser, name: str) -> str:
-    """As the pool says; empty for a run that it does not know yet."""
+    """As the pool reports it; empty for a run that is not registered yet."""
     return str(pool.runs().get(name, {}).get("waits_for", ""))

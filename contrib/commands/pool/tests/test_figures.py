@@ -1,4 +1,4 @@
-"""Figures of a RaaS come from code of the run: what no host reports further."""
+"""Figures of a RaaS come from code of the run: implausible ones are not forwarded by the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host of a pool: what it does while the pool is silent, and what becomes of the pool without its own."""
+"""A host of a pool: its behaviour while the pool does not respond, and the pool after its own host is lost."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ TURN_S = 10.0
 
 
 def played(slots: dict[str, int], wants: list[Want], ticks: int) -> Counter[str]:
-    """Seconds of slots that each run had; a RaaS leaves a second after it was told to."""
+    """Seconds of slots that each run had; a RaaS leaves a second after the request to leave."""
     held, usage = Counter[str](), dict.fromkeys((want.run for want in wants), 0.0)
     since: dict[tuple[str, str], int] = {}
     leaving = set[tuple[str, str]]()

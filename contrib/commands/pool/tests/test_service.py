@@ -1,4 +1,4 @@
-"""The endpoints of a pool: who may call which, and what is refused."""
+"""The endpoints of a pool: authorization, and refused requests."""
 
 from __future__ import annotations
 

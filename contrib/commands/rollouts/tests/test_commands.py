@@ -1,4 +1,4 @@
-"""What the commands print, of a small store with texts that nobody would trust."""
+"""The output of the commands, for a small store with hostile texts."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def lending(borrowed: int, rows: dict[str, int], busy: float = 0.5, own: int = 3
         (2, 0, 0.5, (1.5, 1.5)),
         (1, 1, 0.5, (2.0, 2.0)),
         (4, 3, 0.5, (0.5, 0.5)),
-        # A slower borrower holds nobody up. After the owner's last update it has all rollouts for itself.
+        # A slower borrower delays no other policy. After the owner's last update it gets all rollouts.
         (4, 3, 2.0, (0.5, 2.0)),
     ],
 )

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for tinker_cases
 
 @pytest.fixture
 def user(tmp_path: Path) -> Iterator[User]:
-    """Somebody in a folder of their own; what they started is ended."""
+    """A user with a folder of their own; processes that they started are stopped at the end."""
     somebody = User(tmp_path)
     yield somebody
     somebody.close()

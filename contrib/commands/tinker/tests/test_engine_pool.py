@@ -253,7 +253,7 @@ def test_the_pool_ends_without_an_engine_that_does_not(
     versions: list[WeightsSnapshot],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that neither ends its sample nor itself."""
+    """An engine that neither ends its sample nor exits."""
     monkeypatch.setattr(sampling, "CLOSE_S", 0.01)
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Endpoints without a model being loaded: who may ask, and how mistakes are answered."""
+"""Endpoints without a loaded model: authorization, and the replies to wrong requests."""
 
 from __future__ import annotations
 
@@ -206,7 +206,8 @@ def gradient(
 def test_a_mistake_fails_its_request_and_holds_up_no_other(
     client: TestClient, found: Service
 ) -> None:
-    """The client counts on when a request is refused: the next one must not wait for its number."""
+    """The client increments its sequence number even if a request is refused: the next request must not wait for that
+    number."""
     model = found.create_model(found.sessions[session(client)], 0, 0, None, {})
     model.order.start()
 

@@ -126,7 +126,7 @@ def test_results_that_nobody_fetches_are_bounded() -> None:
             await promises.fetch(promise.id, FETCH_S)
         assert promises.held_bytes <= 4 << 20
         assert (await promises.fetch(ids[-1], 0)).outcome is not None
-        assert first.outcome is None  # whoever knows the promise by a number holds no result
+        assert first.outcome is None  # the promise itself keeps no result
         with pytest.raises(Refused) as dropped:
             await promises.fetch(ids[0], 0)
         assert dropped.value.status == 410

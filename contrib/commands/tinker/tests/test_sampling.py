@@ -1,4 +1,4 @@
-"""Samples come from the version that was asked for, with the log-probs that transformers computes."""
+"""Samples come from the requested version, with the log-probs that transformers computes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_every_sampler_keeps_its_version_on_one_engine(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_adapters_of_several_models_are_sampled_at_once_in_one_engine(tmp_path: Path) -> None:
-    """And one that was saved by name; each as if it were merged."""
+    """Also an adapter that was saved by name; each has the results of a merged one."""
 
     async def scenario() -> None:
         found = service(tmp_path, engines=3)

@@ -40,7 +40,7 @@ def double(number: int) -> int:
 
 
 class TwoTurns(vf.MultiTurnEnv):
-    """Asks again once; nobody answers a ``broken`` one."""
+    """Asks again once; with ``broken`` the second question fails."""
 
     def __init__(self, broken: bool = False, **keys: Any) -> None:
         super().__init__(max_turns=2, **keys)

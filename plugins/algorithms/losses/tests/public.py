@@ -407,7 +407,7 @@ def flash_reinforce_loss(lp: Array, old: Array, a: Array, mask: Array, delta: fl
 
 
 def maxrl_advantages(rewards: Array, mask: Array, index: Array) -> Array:
-    """The paper's estimator: the reward less the group's mean, over that mean; 0 if nobody earned anything."""
+    """The paper's estimator: the reward less the group's mean, over that mean; 0 if all rewards are 0."""
     result = np.zeros(len(rewards))
     for i in range(len(rewards)):
         mean = rewards[index == index[i]].mean()

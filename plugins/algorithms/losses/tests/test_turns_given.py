@@ -1,4 +1,4 @@
-"""Algorithms of turns tell how much of what they compare a workflow gave."""
+"""Algorithms of turns report which share of their inputs a workflow provided."""
 
 from __future__ import annotations
 

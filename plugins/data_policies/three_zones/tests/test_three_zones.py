@@ -43,7 +43,7 @@ def target(keys, *window):
         (1, 0.8, 1, 1, "grow", 5),  # 1 / (1 - 0.8) = 5.000000000000001, which AstraFlow rounds to 6
         (1, 1.0, 1, 1, "grow", 20),  # w is capped at 0.95
         (3, 0.99, 0, 0, "grow", 60),
-        (0, 0.9, 0, 0, "hold", 0),  # nothing can be told from no pool
+        (0, 0.9, 0, 0, "hold", 0),  # an empty pool gives no information
         (0, 0.0, 9, 1, "hold", 0),
         (5, 0.0, 0, 10, "hold", 5),  # nothing was accepted
         (5, 0.0, 10, 0, "hold", 5),  # nothing was consumed

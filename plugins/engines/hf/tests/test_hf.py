@@ -1,4 +1,4 @@
-"""What the suite does not ask: a cache that is too small, a model that fails, a process that ends early."""
+"""Cases that the suite does not cover: a cache that is too small, a model that fails, a process that ends early."""
 
 from __future__ import annotations
 

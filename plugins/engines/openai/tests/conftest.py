@@ -1,5 +1,5 @@
 """A stand-in for a server: real HTTP, real sampling from a tiny model, one request at a step. It has the
-routes and the fields that the engine uses, in the two dialects that it speaks, and nothing else."""
+routes and the fields that the engine uses, in the two dialects that it supports, and nothing else."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def request(sampling: Sampling, prompt: tuple[int, ...] = PROMPT) -> GenerateReq
 
 
 def greedy(stand_in: Any, count: int) -> list[int]:
-    """What the model says by itself."""
+    """The greedy completion of the model itself."""
     sequence = stand_in.decoder.sequence(list(PROMPT))
     return [sequence.next(Sampling(1, temperature=0)).token for _ in range(count)]
 

@@ -47,7 +47,7 @@ class Req:
     finish: dict[str, Any] | None = None
 
     def spans(self, version: str) -> list[dict[str, Any]]:
-        """Which version sampled which tokens, as far as the scheduler can tell."""
+        """Which version sampled which tokens, as far as the scheduler knows."""
         spans: list[dict[str, Any]] = []
         for name, end in [*self.swaps, (version, len(self.entries))]:
             start = spans[-1]["end"] if spans else 0
@@ -77,8 +77,8 @@ class Refused(Exception):
 class Scheduler:
     """``send`` takes outputs; ``overlap`` launches a batch before the result of the one before is processed;
     ``radix`` keeps keys and values for others. ``frozen`` makes it hang, ``held`` makes it
-    read no message either; ``stale_cache`` tells whether tokens were
-    computed while the cache held what other weights had computed."""
+    read no message either; ``stale_cache``: whether tokens were computed while the cache held entries of other
+    weights."""
 
     def __init__(
         self, model: Path, send: Callable[[Output], None], overlap: bool, radix: bool
@@ -107,7 +107,7 @@ class Scheduler:
     # --- messages ------------------------------------------------------------------------------
 
     def tell(self, message: Callable[[], Any]) -> None:
-        """A message without an answer: whoever sends it does not know when it was read."""
+        """Send a message without a reply: the sender does not know when it is read."""
         self._inbox.append((message, None))
         self._wake.set()
 

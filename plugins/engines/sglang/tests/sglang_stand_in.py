@@ -220,7 +220,7 @@ class SGLangStandIn:
         return await self._to_its_end(answer())
 
     async def _to_its_end(self, answer: Coroutine[Any, Any, T]) -> T:
-        """Nobody ends such a call because its caller went away."""
+        """Such a call is not cancelled when its caller disconnects."""
         task = asyncio.ensure_future(answer)
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
@@ -229,7 +229,7 @@ class SGLangStandIn:
     # --- control -------------------------------------------------------------------------------
 
     async def _health(self, request: web.Request) -> web.Response:
-        # The real one says so after 20 s.
+        # The real server reports it after 20 s.
         return web.Response(status=503 if self.health_samples and self.is_pause else 200)
 
     async def _info(self, request: web.Request) -> web.Response:

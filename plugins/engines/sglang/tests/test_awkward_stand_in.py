@@ -39,7 +39,7 @@ def run(
 
 
 async def nothing(engine: Any) -> None:
-    """It started, and that is all."""
+    """A scenario that does nothing after the start."""
 
 
 def request(sampling: Sampling = SHORT, name: str = "r") -> GenerateRequest:
@@ -60,7 +60,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def post(url: str, path: str, body: Any = None) -> None:
-    """As somebody else who uses the server."""
+    """Send a request as another client of the server."""
     async with aiohttp.ClientSession(url) as http, http.post(path, json=body or {}) as response:
         await response.read()
 
@@ -276,9 +276,9 @@ def event(versions: list[int], served: int, last: bool = False) -> bytes:
 @pytest.mark.parametrize(
     ("counts", "sure"),
     [
-        ([1, 2, 3, 4], [1, 1, 1, 2]),  # one by one: each event tells the version of its token
+        ([1, 2, 3, 4], [1, 1, 1, 2]),  # one by one: each event has the version of its token
         ([3, 4], [1, 1, 1, 2]),  # several at once, of the version that was served when it was sent
-        ([1, 4], [1]),  # several at once over a change: nobody says which
+        ([1, 4], [1]),  # several at once across a change: their versions are unknown
         ([4], []),
     ],
 )

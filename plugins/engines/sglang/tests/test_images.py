@@ -1,4 +1,5 @@
-"""Images in the words of SGLang's ``/generate``, what is refused before the server hears of it, and our image processor there."""
+"""Images in the request format of SGLang's ``/generate``, images that are refused before a request is sent, and our
+image processor there."""
 
 from __future__ import annotations
 

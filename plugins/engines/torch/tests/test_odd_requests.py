@@ -1,4 +1,4 @@
-"""Requests that cannot be served, and a decoding thread that fails: what others notice of it."""
+"""Requests that cannot be served, and a decoding thread that fails: the effects on other requests."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_no_call_is_unanswered_once_the_thread_has_failed(
 
 
 def job(sampling: Sampling, number: int) -> Job:
-    future: Any = None  # nobody waits for it
+    future: Any = None  # its caller is gone
     return Job(GenerateRequest("r", PROMPT, sampling), future, number)
 
 

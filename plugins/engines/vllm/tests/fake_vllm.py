@@ -1,5 +1,5 @@
-"""A stand-in for the process of a vLLM server: it speaks just enough to be started, and then fails as the
-variable ``FAKE_VLLM`` says, with the words that vLLM 0.32 has for it. Run as ``vllm serve`` would be."""
+"""A stand-in for the process of a vLLM server: it serves just enough to be started, and then fails as the variable
+``FAKE_VLLM`` says, with the messages of vLLM 0.32. Run as ``vllm serve`` would be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine makes of a server in trouble: the stand-in misbehaves as a test wants."""
+"""The engine with a faulty server: the stand-in fails as each test requires."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_without_cuda_weights_of_a_trainers_gpu_are_refused(tmp_path: Path, mode
 def test_buckets_go_through_the_four_stages_and_a_torn_one_brings_the_file_before_back(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up to where CUDA begins: what the server is told, on a machine that is taken for one with a GPU."""
+    """Up to the first CUDA call: the requests to the server, on a machine that seems to have a GPU."""
     monkeypatch.setattr(engine_module, "DRIVER", tmp_path)
     memory = DeviceMemory(b"handle", 9, 0, b"counter", 8, b"event", True)
 

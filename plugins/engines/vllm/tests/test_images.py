@@ -1,4 +1,5 @@
-"""Images in the words of vLLM's ``/inference/v1/generate``, and what is refused before the server hears of it."""
+"""Images in the request format of vLLM's ``/inference/v1/generate``, and images that are refused before a request is
+sent."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SERVERS = ("http://a", "http://b")
 
 
 class Silent:
-    """A server that nobody asks."""
+    """A server that gets no requests."""
 
     url = SERVERS[0]
 
@@ -31,7 +31,7 @@ class Silent:
 
 
 class Asked:
-    """In the place of a client: notes what it was asked and how."""
+    """A stand-in for a client, which records the calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any, Any]] = []

@@ -1,5 +1,5 @@
-"""A stand-in for a vLLM server, in this process: it speaks the routes that the engine calls, as vLLM 0.32 does, samples nothing
-real, and misbehaves as a test wants."""
+"""A stand-in for a vLLM server, in this process: it serves the routes that the engine calls, as vLLM 0.32 does, samples
+no real tokens, and fails as a test requires."""
 
 from __future__ import annotations
 

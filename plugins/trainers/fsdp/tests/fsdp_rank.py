@@ -1,4 +1,4 @@
-"""One of two ranks: runs every check that needs both, and leaves what it found in a file."""
+"""One of two ranks: runs every check that needs both, and writes its results to a file."""
 
 from __future__ import annotations
 

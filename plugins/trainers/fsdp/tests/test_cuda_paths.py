@@ -21,7 +21,7 @@ GPU = torch.device("cuda", 0)
 
 
 class Reached(Exception):
-    """A test has seen what it wanted; there is no device to go on with."""
+    """Ends a test at the call under test, since there is no device to continue with."""
 
 
 @pytest.fixture

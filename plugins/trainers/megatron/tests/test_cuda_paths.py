@@ -19,7 +19,7 @@ pytestmark = pytest.mark.backend
 
 
 class Reached(Exception):
-    """A test has seen what it wanted; there is no device to go on with."""
+    """Ends a test at the call under test, since there is no device to continue with."""
 
 
 @pytest.mark.parametrize(("device", "backend"), [("cuda", "nccl"), ("cpu", "gloo")])

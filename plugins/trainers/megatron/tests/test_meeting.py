@@ -49,7 +49,7 @@ def test_the_rank_that_does_not_come_is_named(agent: dist.TCPStore) -> None:
 def test_what_was_said_before_a_restart_does_not_count(
     agent: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for rank in (0, 1):  # both were here, and neither is any longer
+    for rank in (0, 1):  # both had joined, and both have left
         with pytest.raises(DeadlineExceeded) if rank == 0 else contextlib.nullcontext():
             meeting.meeting_place(Ranks(rank, 2, rank, 0.3))
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
