@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Build the pages as a site in dist/site: navigation, search, light and dark, nothing from another host.
+"""Build the pages as a site in dist/site: navigation, search, light and dark themes, no resources of other hosts.
 
-A warning of Sphinx, a link that leads nowhere and a resource of another host end the build. `--serve` then shows it.
+A warning of Sphinx, a dead link and a resource of another host fail the build. `--serve` then serves the site.
 """
 
 from __future__ import annotations

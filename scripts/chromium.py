@@ -32,7 +32,7 @@ def chromium() -> str:
 
 
 def _own_folder() -> Path:
-    """A folder that nobody else can write to, the same for all tests of a user."""
+    """A folder that other users cannot write to, the same for all tests of a user."""
     cache = os.environ.get("XDG_CACHE_HOME")
     folder = (Path(cache) if cache else Path.home() / ".cache") / "astraflow-tests"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -126,9 +126,9 @@ def setup(profile: str) -> None:
     VENV.mkdir(parents=True, exist_ok=True)
     with _locked(VENV / "setup.lock"):
         stamp = Stamp.read()
-        if stamp.covers(profile, digest):  # another call did it while this one waited
+        if stamp.covers(profile, digest):  # another call installed it while this one waited
             return
-        if stamp.profile == "test":  # never shrink what a developer has
+        if stamp.profile == "test":  # never remove what a developer has installed
             profile = "test"
         began = time.monotonic()
         create()
@@ -176,7 +176,7 @@ def run(args: list[str]) -> int:
         args = [str(ROOT / "examples" / "quickstart.toml"), *args]
     command = str(VENV / "bin" / "astraflow")
     sys.stdout.flush()
-    # Replaces this process, so that Ctrl-C and SIGTERM reach the run and nobody else.
+    # Replaces this process, so that Ctrl-C and SIGTERM reach the run only.
     os.execv(command, [command, "run", *args])
 
 
@@ -189,8 +189,8 @@ def profile_of(args: list[str]) -> str:
 
 
 def test(args: list[str]) -> int:
-    """Run the tests that need neither a GPU nor patience; pytest's arguments pass through. With `--changed` only
-    those that the changes since origin/main ask for, or since another base with `--changed=BASE`."""
+    """Run the light tests, without those that need a GPU or are slow; pytest's arguments pass through. With `--changed`
+    only those that the changes since origin/main ask for, or since another base with `--changed=BASE`."""
     setup("test")
     if any(arg.partition("=")[0] == "--changed" for arg in args):
         import selection  # imports this module
@@ -208,7 +208,7 @@ def fast(args: list[str]) -> int:
 
 
 def explore(args: list[str]) -> int:
-    """Run the property tests of the light ones with examples that nobody has seen."""
+    """Run the property tests among the light tests with new random examples."""
     import selection
 
     setup("test")
@@ -274,18 +274,18 @@ def gpu(args: list[str]) -> int:
 
 
 def chaos(args: list[str]) -> int:
-    """Make faults in runs of real processes for some 20 minutes, and record what came of them."""
+    """Inject faults into runs of real processes for some 20 minutes, and record the results."""
     return bench(["chaos", *args])
 
 
 def downstream(args: list[str]) -> int:
-    """Run the tests of plugins of others, those of downstream.toml, against this tree."""
+    """Run the tests of the third-party plugins in downstream.toml against this tree."""
     setup("test")
     return _call(str(ROOT / "scripts" / "downstream.py"), *args)
 
 
 def release(args: list[str]) -> int:
-    """Build a release, VERSION, of all distributions, reproducibly and tried out, in dist/."""
+    """Build the release VERSION of all distributions in dist/, reproducibly, and test it."""
     setup("test")
     return _call(str(ROOT / "scripts" / "release.py"), *args)
 

@@ -70,7 +70,7 @@ def read(file: Path) -> list[Downstream]:
 
 
 def problems(plugin: Downstream, work: Path, deadline_s: float) -> list[str]:
-    """Why its tests did not pass, empty if they did; ``work`` is an empty folder."""
+    """The reasons why its tests did not pass, empty if they did; ``work`` is an empty folder."""
     try:
         folder = plugin.path or _downloaded(plugin.requirement, work)
         target = resolve(str(folder.resolve()), work)

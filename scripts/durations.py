@@ -91,7 +91,7 @@ def sums(record: Record) -> dict[str, float]:
 
 
 def excesses(record: Record, allowed: Mapping[str, float]) -> list[str]:
-    """What costs more than its budget, each with what to do."""
+    """The packages that cost more than their budget, each with what to do."""
     spent = sums(record)
     spent[SUM] = sum(spent.values())
     return [
@@ -115,7 +115,7 @@ def report(record: Record, allowed: Mapping[str, float], longest: int = 20) -> I
 
 
 def main() -> int:
-    """Print the report, and what is over its budget."""
+    """Print the report, and the packages that exceed their budget."""
     record, allowed = read(), budgets(BUDGETS.read_text(encoding="utf-8"))
     print(*report(record, allowed), sep="\n")
     over = excesses(record, allowed)

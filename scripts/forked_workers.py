@@ -66,7 +66,7 @@ class ForkedWorkers:
                 self._fork()
             while self._workers:
                 for link in wait([worker.link for worker in self._workers]):
-                    self._hear(next(worker for worker in self._workers if worker.link is link))
+                    self._receive(next(worker for worker in self._workers if worker.link is link))
                     if session.shouldfail:
                         raise session.Failed(session.shouldfail)
                     if session.shouldstop:
@@ -90,7 +90,7 @@ class ForkedWorkers:
         theirs.close()
         self._workers.append(_Worker(name, pid, ours))
 
-    def _hear(self, worker: _Worker) -> None:
+    def _receive(self, worker: _Worker) -> None:
         try:
             kind, content = marshal.loads(worker.link.recv_bytes())
         except (EOFError, ConnectionResetError):
@@ -180,7 +180,7 @@ def _work(session: pytest.Session, link: Connection, name: str) -> NoReturn:
 
 
 def _become(config: pytest.Config, link: Connection, name: str) -> None:
-    """Be a worker as tests know those of xdist, with output, temporary files and chance of its own."""
+    """Become a worker like those of xdist, with its own output, temporary files and random numbers."""
     os.environ["PYTEST_XDIST_WORKER"] = name
     config.workerinput = {"workerid": name}  # type: ignore[attr-defined]
     manager = config.pluginmanager

@@ -25,7 +25,7 @@ class Failure(Exception):
 
 
 def exit_with(main: Callable[[list[str]], int], interrupted: str = "interrupted") -> NoReturn:
-    """End with the exit code of ``main``: 2 for a :class:`Failure`, which is told, and 130 for an interrupt."""
+    """End with the exit code of ``main``: 2 for a :class:`Failure`, whose text is printed, and 130 for an interrupt."""
     try:
         sys.exit(main(sys.argv[1:]))
     except Failure as failure:

@@ -103,7 +103,7 @@ def run(tests: list[str], report: Path) -> dict[str, Outcome]:
 
 
 def is_assertion(message: str) -> bool:
-    """Whether a test judged what it saw; a crash or the test's own timeout is no judgement."""
+    """Whether a test failed by an assertion; a crash or the test's own timeout is no verdict."""
     if message.startswith("Failed: Timeout"):
         return False
     return message.startswith(("AssertionError", "Failed", "assert "))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Build a release: all distributions, reproducibly and tried out, in dist/VERSION with its changelog, SBOM and sums.
+"""Build a release: all distributions, built reproducibly and tested, in dist/VERSION with its changelog, SBOM and sums.
 
 Nothing is published, and the tree stays as it is: dist/VERSION/release.patch has what the release changes in it, to be
 committed and tagged before the files go to an index.
@@ -28,19 +28,19 @@ TRIALS: dict[str, tuple[str, Callable[[Release], str]]] = {
 
 def make(release: Release, without: list[str], key: str | None) -> None:
     """Carry out the steps; the first that fails ends the release, and dist/ stays as it was."""
-    told("check the tree and the version", release.check)
-    told("copy the commit, with the version and its changelog", release.copy)
-    told("build twice, and look at the metadata", release.build)
+    step("check the tree and the version", release.check)
+    step("copy the commit, with the version and its changelog", release.copy)
+    step("build twice, and look at the metadata", release.build)
     for name, (title, trial) in TRIALS.items():
         if name in without:
             print(f"== {title}: left out, as --without {name} says", flush=True)
         else:
-            told(title, lambda trial=trial: trial(release))  # type: ignore[misc]
-    told("sums", lambda: release.finish(key))
+            step(title, lambda trial=trial: trial(release))  # type: ignore[misc]
+    step("sums", lambda: release.finish(key))
 
 
-def told(title: str, action: Callable[[], str | None]) -> None:
-    """Print what is done, and what came of it with the seconds that it took."""
+def step(title: str, action: Callable[[], str | None]) -> None:
+    """Print the title of a step, run it, and print its result with the seconds that it took."""
     print(f"== {title}", flush=True)
     began = time.monotonic()
     said = action()

@@ -152,7 +152,7 @@ def refusals(
                 f"{each}: needs a fragment of kind changed or removed that names `{last}` and what to write instead"
             )
         released = record["released"]
-        if released is None:  # nobody outside this repository depends on it yet
+        if released is None:  # nothing outside this repository depends on it yet
             continue
         if each.breaks and _numbers(api)[0] <= _numbers(released)[0]:
             wrong.append(
@@ -188,7 +188,7 @@ def updated(record: Record, now: Mapping[str, Record], api: str, fragment: str) 
 
 
 def untold(record: Record) -> list[str]:
-    """Recorded changes whose fragment is not there."""
+    """Recorded changes without their changelog fragment."""
     return [
         f"{name}: changelog.d/{entry['fragment']} is not there"
         for name, entry in record["names"].items()
@@ -207,7 +207,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def record(fragment: Path) -> list[Difference]:
-    """Record the names as they are; ``fragment`` is the file that tells of the differences, which are returned."""
+    """Record the names as they are; ``fragment`` is the file that describes the differences, which are returned."""
     old, now, api = read(), present(), api_version()
     found = differences(old["names"], now)
     if not found:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 OF_WHO_RUNS_THEM = (
-    # whether somebody watches, and on which terminal
+    # the terminal, if there is one
     "CI", "GITHUB_ACTIONS", "TERM", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR*",
     "PY_COLORS",
     # proxies, which clients in Python ask for what is on this machine too

@@ -1,5 +1,5 @@
-"""A plugin of pytest: time limits of tests stand still while a failure is described. On a busy machine that takes long, and what
-pytest-timeout raises there would end the whole session, with all tests that have not run yet."""
+"""A plugin of pytest: suspends the time limits of tests while a failure is reported. On a busy machine that takes long,
+and a timeout raised there would end the whole session, with all tests that have not run yet."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Rotation of heavy tests: a commit runs a share of them, chosen by the sources that they test.
 
-A test with the mark ``turns`` names the files that it is about, as patterns. It is run by every commit in which these are not as
-they were when it passed and ``dev.py heavy --record-durations`` recorded that, and by a third of all other commits.
+A test with the mark ``turns`` lists the files that it tests, as patterns. It is run by every commit in which these are
+not as they were when it passed and ``dev.py heavy --record-durations`` recorded that, and by a third of all other
+commits.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def _is_text(node: ast.AST) -> bool:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a test that takes turns is about. Tests of one ``unit`` share what they run, and so their turn; ``digest`` is of the files."""
+    """The files that a test which takes turns depends on. Tests of one ``unit`` share what they run, and so their turn;
+    ``digest`` is of the files."""
 
     unit: str
     digest: str

@@ -1,4 +1,4 @@
-"""The workspace as its files tell it: packages, modules, imports, manifests.
+"""The workspace, read from its files: packages, modules, imports, manifests.
 
 For the layout tests and the generated documents. Everything is read, nothing is imported.
 """
@@ -32,7 +32,7 @@ def tree_of(file: Path) -> ast.Module:
     """The parsed module."""
     with uninterrupted():
         parsed = ast.parse(file.read_text(encoding="utf-8"), str(file))
-        gc.freeze()  # it stays to the end: collections in the tests that follow need not look at it
+        gc.freeze()  # it lives until the end: garbage collections in later tests need not visit it
     return parsed
 
 

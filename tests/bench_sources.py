@@ -11,7 +11,7 @@ _MODULE = re.compile(r"\bbench((?:\.\w+)+)")
 
 
 def of(benchmark: str) -> pytest.MarkDecorator:
-    """A test is about this one, and what it imports or starts of ours in ``bench/``."""
+    """The mark of a test of this benchmark, with the modules in ``bench/`` that it imports or starts."""
     waiting, found = [f"bench/{benchmark}.py"], set[str]()
     while waiting:
         if (file := waiting.pop()) not in found:

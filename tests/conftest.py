@@ -30,7 +30,8 @@ def heavy_imports() -> None:
 
 @pytest.fixture
 def user(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[User]:
-    """A user in an empty folder; whatever their commands left running is ended. Those of slow tests are forked."""
+    """A user in an empty folder; processes that their commands left running are stopped. Those of slow tests are
+    forked."""
     names = request.fixturenames
     if request.node.get_closest_marker("slow") and "new_interpreters" not in names:
         kind = "someone_with_imports" if "heavy_imports" in names else "someone"

@@ -1,4 +1,4 @@
-"""Clients that know nothing of AstraFlow play an episode each: what is trained is what the engine sampled."""
+"""Unmodified clients play an episode each: the trained tokens are those that the engine sampled."""
 
 from __future__ import annotations
 

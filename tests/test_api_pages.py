@@ -1,4 +1,4 @@
-"""The pages below docs/api/: what the public names are."""
+"""The pages below docs/api/, which describe the public names."""
 
 from __future__ import annotations
 

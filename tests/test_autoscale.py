@@ -1,4 +1,4 @@
-"""Whole runs whose pool of RaaS changes: by itself, and because somebody asks."""
+"""Whole runs whose pool of RaaS changes: by itself, and by commands."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_run_whose_raas_are_too_fast_shrinks(user: User) -> None:
 
 
 @pytest.mark.slow
-def test_the_pool_is_changed_by_hand_and_outlives_everybody(user: User) -> None:
+def test_the_pool_is_changed_by_hand_and_survives_kills(user: User) -> None:
     """RaaS are added and drained by command; the dataflow is killed, then the launcher with all."""
     process = user.start(
         *user.table_arguments(

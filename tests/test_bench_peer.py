@@ -43,7 +43,7 @@ def test_both_sides_reward_a_completion_alike(
     near = [ALPHABET.index(character) for character in answer]
     ids = data.draw(st.sampled_from([written, near, [*near, END]]))
     if END in ids:
-        ids = ids[: ids.index(END) + 1]  # neither side hands on what comes after
+        ids = ids[: ids.index(END) + 1]  # neither side passes on later tokens
     tokens = np.array(ids, np.int32)
     stopped = bool(ids) and ids[-1] == END
     completion = Completion("solver", ours.decode(tokens), tokens, "stop" if stopped else "length")

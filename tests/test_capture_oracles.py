@@ -1,4 +1,5 @@
-"""What others build of the calls that the gateway recorded: OpenEnv's capture, and the renderer of Qwen3 that verifiers uses."""
+"""The recorded calls of the gateway as other libraries process them: OpenEnv's capture, and the renderer of Qwen3 that
+verifiers uses."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def python() -> str:
 
 
 class Agent:
-    """An agent that speaks chat completions, and a record of what it asked."""
+    """An agent that uses chat completions, and a record of its requests."""
 
     def __init__(self, client: httpx.AsyncClient, one: Player) -> None:
         self.client, self.one = client, one

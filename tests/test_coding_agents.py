@@ -113,7 +113,7 @@ def test_claude_code_searches_for_a_tool_and_reads_a_file(template: Path, tmp_pa
     metrics = counted(one)
     assert metrics["agent_calls"] == 3 and metrics["prompts_continued"] == 2, metrics
     assert len(one.episode.sequences()) == 1 and one.episode.refusal == ""
-    # What a search finds is told where it was found, and not before.
+    # A tool that a search finds is described in the requests after it, and not before.
     assert [asked.text.count('"name": "WebFetch"') for asked in one.policies.asked] == [0, 1, 1]
 
 

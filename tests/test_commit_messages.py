@@ -125,7 +125,7 @@ def test_a_merge_needs_no_message_of_the_form(
     assert repository.checked(monkeypatch, capsys) == (0, "2 commits since the main branch\n")
 
 
-def test_nothing_to_compare_with_is_no_failure(
+def test_a_missing_main_branch_is_no_failure(
     repository: Repository,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,5 @@
-"""Data policies of all kinds together: a dataflow that is killed now and then decides as one that never was."""
+"""Data policies of all kinds together: a dataflow that is killed now and then makes the same decisions as one that is
+never killed."""
 
 from __future__ import annotations
 

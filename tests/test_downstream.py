@@ -1,4 +1,4 @@
-"""``make downstream``: the list of plugins of others, and what is said of one that fails."""
+"""``make downstream``: the list of third-party plugins, and the message about one that fails."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_no_package_costs_more_than_its_budget() -> None:
 
 
 def test_each_package_has_a_budget() -> None:
-    """A row of its own or the one for others; rows and recorded files of packages that are gone say nothing."""
+    """A row of its own or the one for others; rows and recorded files of removed packages are ignored."""
     packages = {package.path.relative_to(ROOT).as_posix() for package in dev.packages()} | {"tests"}
     allowed = durations.budgets(durations.BUDGETS.read_text(encoding="utf-8"))
     record = durations.read()

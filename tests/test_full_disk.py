@@ -1,4 +1,5 @@
-"""Whole runs on file systems that are really full: everybody waits, whoever dies comes back, nothing is lost."""
+"""Whole runs on file systems that are really full: all processes wait, those that die come back, and nothing is
+lost."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def disk(
 
 @pytest.fixture
 def lodger(disk: SmallDisk, user: User) -> User:
-    """Somebody whose runs lie on the small disk."""
+    """A user whose runs are on the small disk."""
     (user.directory / "runs").symlink_to(disk.path, target_is_directory=True)
     return user
 
@@ -84,11 +85,11 @@ def pid_of(user: User, words: tuple[str, ...]) -> int | None:
 
 
 def kill(user: User, words: tuple[str, ...]) -> None:
-    """Kill that process, and wait until another has taken its place or waits for disk space to."""
+    """Kill that process, and wait until another has replaced it or waits for disk space to do so."""
     before = pid_of(user, words)
     assert before is not None
     os.kill(before, signal.SIGKILL)
-    if words == HOST:  # its RaaS has no room to tell the next what it is to do
+    if words == HOST:  # without disk space its RaaS cannot write the files of the next host
         user.wait_for(lambda: pid_of(user, words) is None)
     else:
         user.wait_for(lambda: pid_of(user, words) not in (None, before))
@@ -121,7 +122,7 @@ def check(ended: EndedCommand, directory: Path) -> None:
 
 
 def held_back(directory: Path) -> str:
-    """Why the running dataflow hands out no task."""
+    """Why the running dataflow leases no tasks."""
     url = json.loads((directory / "dataflow.json").read_text())["url"]
     token = {"authorization": f"Bearer {(directory / 'token').read_text()}"}
     return str(httpx.get(f"{url}/v1/status", headers=token, timeout=10).json()["held_back"])
@@ -155,7 +156,9 @@ def test_a_run_is_resumed_on_a_full_disk(lodger: User, disk: SmallDisk) -> None:
         with suppress(ProcessLookupError):  # it had just ended
             os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=10)
-    clear_leftovers(directory)  # what the next launcher removes first would be room
+    clear_leftovers(
+        directory
+    )  # the files that the next launcher removes first would free disk space
     for name in LEFT_BEHIND:
         (directory / name).unlink(missing_ok=True)
     disk.fill()

@@ -35,7 +35,7 @@ def test_a_term_is_used_by_the_page_that_its_entry_links() -> None:
     assert not wrong, wrong
 
 
-def test_what_the_overview_introduces_stands_in_the_glossary() -> None:
+def test_terms_of_the_overview_are_in_the_glossary() -> None:
     """The overview introduces processes and seams in the first column of their tables, and a word in italics."""
     overview = (DOCS / "overview.md").read_text(encoding="utf-8")
     processes = overview.partition("## The processes")[2].partition("\n\n##")[0]

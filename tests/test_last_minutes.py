@@ -148,7 +148,7 @@ def test_ctrl_c_and_then_the_dataflow_is_killed_at_once(user: User, journal: boo
     slowly = ("run.steps=100000", "policies.solver.trainer.step_s=0.1", "checkpoint.every=5")
     process = start(user, "TableTrainer", *slowly, f"journal.enabled={str(journal).lower()}")
     directory = user.wait_for_steps(6)
-    with held(user, "trainer"):  # so that it still has to save when the dataflow is gone
+    with held(user, "trainer"):  # so that it still has to save when the dataflow has exited
         process.send_signal(signal.SIGINT)
         kill(user, "dataflow")
     ended = user.end(process, 60)

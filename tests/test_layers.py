@@ -1,4 +1,4 @@
-"""Who may import whom: between the distributions of the workspace, and between the parts of one."""
+"""Allowed imports between the distributions of the workspace, and between the parts of one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The rules of the workspace, read from its files: who may import whom, names, sizes, manners.
+"""The rules of the workspace, checked in its files: imports, names, sizes, code style.
 
-Nothing here imports a package of the workspace; a rule that is broken is reported with its place.
+Nothing here imports a package of the workspace; a violation is reported with its place.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ def test_folders_of_tests_are_no_packages() -> None:
 
 
 def test_no_test_imports_a_conftest() -> None:
-    """There are many modules of that name: which one it is would depend on what ran before."""
+    """There are many modules of that name: which one is imported would depend on the tests before."""
     tests = [
         f
         for f in tracked_files()
@@ -323,7 +323,7 @@ def test_modules_are_short() -> None:
 
 
 def test_folders_have_few_modules() -> None:
-    """A folder tells what its modules are about; ``__init__`` and ``__main__`` are not counted."""
+    """The name of a folder should describe its modules; ``__init__`` and ``__main__`` are not counted."""
     files = [f for f in all_sources() if f.name not in ("__init__.py", "__main__.py")]
     sizes = Counter(where(file.parent) for file in files)
     none([
@@ -333,7 +333,7 @@ def test_folders_have_few_modules() -> None:
     ])  # fmt: skip
 
 
-# --- manners -----------------------------------------------------------------------------------
+# --- code style --------------------------------------------------------------------------------
 
 
 def test_public_names_of_the_core_have_docstrings() -> None:

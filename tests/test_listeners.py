@@ -70,7 +70,7 @@ PROTECTED_BY = {
     "libs/launching/src/astraflow_launching/dial_in.py": "TLS and a secret of each agent, attacked by tests of its own",
     "plugins/transports/zmq/src/astraflow_plugin_zmq/server.py": "the token's key",
     "plugins/transports/shm/src/astraflow_plugin_shm/publisher.py": "private folder",
-    # A store of torch and the connections of gloo and NCCL know no token; the READMEs say so.
+    # A store of torch and the connections of gloo and NCCL have no token; the READMEs say so.
     "libs/torch_weights/src/astraflow_torch_weights/group.py": "the network",
     "plugins/trainers/fsdp/src/astraflow_plugin_fsdp/group.py": "the network",
     "plugins/trainers/megatron/src/astraflow_plugin_megatron/meeting.py": "the network",
@@ -85,7 +85,7 @@ PROTECTED_BY = {
     "testing/src/astraflow_testing/conformance/_transports/link.py": "loopback, in tests",
     "testing/src/astraflow_testing/conformance/_launchers/puppets.py": "loopback, in tests",
 }
-"""Every file that listens, and what keeps strangers out."""
+"""Every file that listens, and the protection against unauthorized clients."""
 _LISTENS = re.compile(
     r"\.bind\((?!None)|create_server\(|start_(unix_)?server\(|(?<!class )\bTCPStore\(|HTTPServer\(|socketserver\.\w+Server"
     r"|uvicorn\.(run|Server)\b|web\.(run_app|TCPSite)|\.listen\("
@@ -98,7 +98,7 @@ def test_every_file_that_listens_is_known() -> None:
         str(file.relative_to(ROOT)) for file in files if _LISTENS.search(file.read_text("utf-8"))
     }
     assert found == PROTECTED_BY.keys(), (
-        "say in PROTECTED_BY what keeps strangers out, and attack it below"
+        "add to PROTECTED_BY the protection against unauthorized clients, and test it below"
     )
     for file, protection in PROTECTED_BY.items():
         text = (ROOT / file).read_text("utf-8")
@@ -275,7 +275,7 @@ def status(port: int, method: str, path: str, authorization: bytes | None) -> in
 
 @pytest.fixture
 def stranger() -> Iterator[Callable[[str, str | None], zmq.Socket[bytes]]]:
-    """Connects with the key of a token, or without one."""
+    """Connect with the key of a token, or without one."""
     with zmq.Context() as context, ExitStack() as stack:
 
         def connect(address: str, token: str | None) -> zmq.Socket[bytes]:

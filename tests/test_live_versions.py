@@ -40,7 +40,7 @@ def test_no_trained_sequence_mixes_versions(user: User) -> None:
     for entry in reader.entries():
         first, last = entry.versions
         behind.append(reader.group(entry.group).record.newest["solver"] - first)
-        # One that is behind all that live goes on with the newest, and is too stale to be trained.
+        # A request older than all live versions continues with the newest, and is too stale to be trained.
         assert first == last or (behind[-1] > 2 and not entry.updates), entry
     assert len(behind) >= summary["accepted"] * 8
     assert sum(1 <= each <= 2 for each in behind) > len(behind) / 10, "few were under way at a swap"

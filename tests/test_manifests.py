@@ -36,7 +36,7 @@ class TestManifests(ManifestConformance):
     def manifest(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
 
-    def test_it_says_the_same_on_every_machine(
+    def test_a_manifest_is_the_same_on_every_machine(
         self, module: ModuleType, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A config is often checked, and documents are made, on another machine than the one with the GPUs."""

@@ -84,7 +84,7 @@ def test_episodes_are_those_of_its_own_client(python: str, tmp_path: Path) -> No
             command = [python, "-c", CLIENT, one._server.url, json.dumps(games)]
             process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
             told, _ = await process.communicate()
-            # What the server refuses of an action is told; its death fails the episode by name.
+            # The policy sees why the server refuses an action; the death of the server fails the episode with its name.
             config_of_calls = config.model_copy(update={"actions": "tools"})
             calls = OpenEnvEnvironment(config_of_calls.model_copy(update={"url": one._server.url, "module": None}), context("raas", tmp_path))  # fmt: skip
             begun = await calls.reset(Prompt("p", {"seed": 1}), 0)
@@ -103,7 +103,7 @@ def test_episodes_are_those_of_its_own_client(python: str, tmp_path: Path) -> No
     found, expected, reason = asyncio.run(ours())
     for mine, theirs in zip(found, expected, strict=True):
         assert [each[1:] for each in mine] == [each[1:] for each in theirs]
-        # The last observation of an episode is not shown to anybody.
+        # The last observation of an episode is not passed on.
         assert [each[0] for each in mine[:-1]] == [each[0] for each in theirs[:-1]]
     assert reason.startswith("lost: server http://127.0.0.1:") and "was killed by SIGKILL" in reason
 

@@ -1,5 +1,5 @@
-"""The paced policy of the studies: its engine and its trainer are of one opinion, it learns what it has not seen, and time is
-what was drawn."""
+"""The paced policy of the studies: its engine and its trainer agree, it generalises to unseen prompts, and rollouts
+take the drawn times."""
 
 from __future__ import annotations
 

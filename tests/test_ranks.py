@@ -178,7 +178,7 @@ def test_a_rank_dies_at_each_phase_and_the_run_continues(user: User) -> None:
     assert ended.exit_code == 0, ended.text
     directory = ended.run_directory
     assert sorted(path.name for path in directory.glob("died-*")) == [f"died-{i}" for i in range(8)]
-    # torchrun names one rank of those that died before it started them again; each that it names is told.
+    # torchrun names one rank of those that died before it restarted them; each that it names is reported.
     named = (directory / "logs" / "trainer-solver.log").read_text().count("failed (exitcode: -9)")
     assert named > 0
     assert (
@@ -190,7 +190,7 @@ def test_a_rank_dies_at_each_phase_and_the_run_continues(user: User) -> None:
     assert versions == sorted(set(versions))
     assert ended.summary["lost"] == 0
     assert ended.summary["max_staleness_seen"] <= ended.summary["max_staleness_allowed"]
-    # The ranks were told the same, before and after each death.
+    # All ranks got the same orders, before and after each death.
     checkpoint = directory / "checkpoints" / "solver" / "update-00000040"
     assert (checkpoint / "rank-0").read_text() == (checkpoint / "rank-1").read_text()
     first = sum(line["reward"] for line in made[:5]) / 5

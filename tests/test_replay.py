@@ -51,7 +51,7 @@ RUN = TABLE_RUN.replace("astraflow_testing.table:TableTrainer", "noting:Noting")
 
 
 def given(directory: Path) -> dict[str, str]:
-    """Batch → digest of what its trainer was given last."""
+    """Batch → digest of the data that its trainer got last."""
     lines = (directory / "given.txt").read_text().splitlines()
     return dict(line.split() for line in lines)
 

@@ -287,7 +287,7 @@ def test_trainer_and_engines_take_turns_on_the_devices(user: User) -> None:
 
 
 def restarted(run: Path, deaths: int) -> bool:
-    """Whether the first replica has a host again after so many deaths."""
+    """Whether the first replica has a running host after so many deaths."""
     (replica, _) = raas_says(run, "/v1/health")["replicas"]["solver"]
     return bool(replica["restarts"] == deaths and replica["pid"] is not None)
 

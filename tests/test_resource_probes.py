@@ -67,7 +67,7 @@ class Probed:
         return socket.create_connection(("127.0.0.1", self.port), WAIT_S)
 
     def check(self) -> None:
-        """A newcomer with the token is answered; files can be opened; memory and threads are bounded."""
+        """A new client with the token is answered; files can be opened; memory and threads are bounded."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
         connection.request("GET", ROUTES[self.kind], headers={"Authorization": f"Bearer {TOKEN}"})
         assert connection.getresponse().status == (501 if self.kind == "desk" else 404)
@@ -172,7 +172,7 @@ def test_no_flood_costs_much_memory(kind: str) -> None:
         for flood in FLOODS:
             with listener.connect() as connection:
                 with suppress(ConnectionError, TimeoutError):
-                    # The flood stands still if answers are not read, which is all right.
+                    # The flood stops if replies are not read, which is acceptable.
                     connection.settimeout(0.5)
                     for piece in flood(FLOOD):
                         connection.sendall(piece)

@@ -98,7 +98,7 @@ class Reward:
 
 
 def own_project(user: User) -> Path:
-    """The config of a run whose data and reward lie beside it, in a folder where nobody works."""
+    """The config of a run whose data and reward lie beside it, in a folder that is no working directory."""
     project = user.directory / "project"
     project.mkdir()
     prompts = [{"prompt": f"{n:02}=", "answer": f"{99 - n:02}"} for n in range(100)]
@@ -192,7 +192,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_continues_from_the_st
 
 
 def largest_file(pid: int, size: int) -> None:
-    """From this size on the kernel tells the process that its files have no room to grow."""
+    """Limit the size of a process's files; larger writes fail."""
     hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size if size >= 0 else hard, hard))
 
@@ -202,7 +202,7 @@ def steps_made(directory: Path) -> int:
 
 
 def stand_still(directory: Path, seconds: float = 2.0) -> int:
-    """Wait until no step is made any longer; returns how many were."""
+    """Wait until no further step is made; returns the number of steps."""
     end, made, since = time.monotonic() + 40, steps_made(directory), time.monotonic()
     while time.monotonic() - since < seconds:
         assert time.monotonic() < end, "the run continues"

@@ -211,8 +211,8 @@ def test_ctrl_c_once_ends_cleanly_and_leaves_a_checkpoint(user: User) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_before_anybody_but_the_dataflow_is_there(user: User) -> None:
-    """Trainer and RaaS come when the run has ended already, and must learn of it."""
+def test_ctrl_c_before_trainer_and_raas_have_registered(user: User) -> None:
+    """Trainer and RaaS register after the run has ended, and must exit."""
     process = user.start(*user.table_arguments("run.steps=100000"))
     user.wait_for(lambda: any(user.directory.glob("runs/*/dataflow.json")))
     process.send_signal(signal.SIGINT)
@@ -264,7 +264,7 @@ class Deaf:
 
 @pytest.mark.slow
 def test_a_killed_launcher_leaves_nothing_running(user: User, sockets: Path) -> None:
-    """Nor do engine hosts, a reward worker that hears no SIGTERM, and what that has started."""
+    """Nor do engine hosts, a reward worker that ignores SIGTERM, and what that has started."""
     user.write("deaf_reward.py", DEAF_REWARD)
     deaf = TABLE_RUN.replace('use = "exact"\npartial = "positions"', 'use = "deaf_reward:Deaf"')
     user.environment["ASTRAFLOW_DRY_CALL_S"] = "none"

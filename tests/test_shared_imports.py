@@ -41,7 +41,7 @@ class Process:
 
 
 def processes(user: User) -> list[Process]:
-    """All of the user's, as the system shows them."""
+    """All processes of the user, as the system lists them."""
     found = []
     for pid in live_processes(user.marker):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode().split("\0")

@@ -55,7 +55,8 @@ def test_all_invariants_hold_while_tasks_are_leased_twice() -> None:
 
 
 def test_all_invariants_hold_however_much_is_leased_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages take 20 ms here, in which hardly an episode ends: RaaS are told that all that run do."""
+    """Messages take 20 ms here, in which hardly an episode ends, so RaaS are made to lease ahead for all running
+    episodes."""
     begun: list[bool] = []
     take = EpisodePlaces.take
 
@@ -124,7 +125,7 @@ foreign = VersionTable.foreign
 def test_weights_of_the_lost_future_are_found(
     mutant: Callable[..., Any], seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A change in when services do what moves the seeds with which it happens."""
+    """A change in the timing of services changes the seeds with which it happens."""
     monkeypatch.setattr(VersionTable, "foreign", mutant)
     runs = (simulate(seed, 12, GOING_BACK) for seed in seeds)
     assert any(run.violation is not None and run.violation.kind == "history" for run in runs)
@@ -226,10 +227,10 @@ def waits_for_nobody(patch: Callable[..., None]) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
-def test_each_invariant_is_looked_after(
+def test_a_violation_of_each_invariant_is_found(
     mutant: Callable[[Callable[..., None]], None], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault in the dataflow that breaks one is found."""
+    """The ledger finds a defect in the dataflow that violates an invariant."""
     mutant(monkeypatch.setattr)
     found = []
     for seed in range(1, 17):

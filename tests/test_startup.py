@@ -1,4 +1,4 @@
-"""The command line starts light: what it lists and explains, it does not import."""
+"""The command line starts fast: it does not import the plugins that it lists and explains."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def ask(directory: Path, what: str) -> Any:
 
 
 def all_serve_the_newest(directory: Path) -> bool:
-    """Whether no RaaS fetches a version, or is about to."""
+    """Whether no RaaS is fetching a version, or about to."""
     status = ask(directory, "status")
     newest = status["policies"]["solver"]["version"]
     return all(raas["serving"] == {"solver": newest} for raas in status["raas"])
@@ -77,8 +77,8 @@ def all_serve_the_newest(directory: Path) -> bool:
 def hold(
     pid: int, directory: Path, seconds: float, watch: bool = True, whom: str = ""
 ) -> list[dict[str, Any]]:
-    """Stop a process for a while, and at most half a minute longer until somebody waits for ``whom``; returns the waits
-    that there were meanwhile."""
+    """Stop a process for a while, and at most half a minute longer until a process waits for ``whom``; returns the
+    waits that were reported meanwhile."""
     seen: list[dict[str, Any]] = []
     os.kill(pid, signal.SIGSTOP)
     end = time.monotonic() + seconds
@@ -109,7 +109,7 @@ def diagnosis(ended: EndedCommand) -> str:
 
 @pytest.mark.parametrize("name", ["raas-0", "trainer-solver", HOST])
 def test_a_stopped_process_is_waited_for(user: User, name: str) -> None:
-    # A trainer is stopped while nobody fetches from it: a fetch has a deadline of its own.
+    # A trainer is stopped while no RaaS fetches from it, since a fetch has its own deadline.
     process = start(user, "run.steps=12", "policies.solver.trainer.step_s=1.0")
     directory = next(user.directory.glob("runs/*"))
     pid = pid_of(user, name)
@@ -158,7 +158,7 @@ def test_the_other_raas_continues_while_one_is_stopped(user: User) -> None:
 
 
 def test_everybody_but_the_launcher_is_stopped_and_returns(user: User) -> None:
-    """As when a machine or its containers are frozen: nobody blames the others for the time away."""
+    """As when a machine or its containers are frozen: no process counts the time as silence of the others."""
     process = start(user)
     pids = [pid for pid in live_processes(user.marker) if pid != process.pid]
     assert len(pids) >= 4

@@ -1,4 +1,4 @@
-"""A RaaS that was killed: its new engine gets what its predecessor sampled, from the rollout store of the run."""
+"""After a kill of a RaaS, the new engine gets the samples of its predecessor from the rollout store of the run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def note(what, prompt, tokens):
 
 
 def noted(user: User, what: str) -> dict[str, list[Any]]:
-    """Process of an engine → what it noted, prompts and what followed."""
+    """Process of an engine → the drafts that it recorded: prompts and their continuations."""
     return {
         file.suffix[1:]: [json.loads(line) for line in file.read_text().splitlines()]
         for file in sorted(user.directory.glob(f"{what}.*"))

@@ -45,7 +45,7 @@ MADE = (
 
 @pytest.fixture(scope="session")
 def python() -> str:
-    """An interpreter with TextWorld, which finds what is installed here, too."""
+    """An interpreter with TextWorld, which also imports the packages of this one."""
     path = Path(interpreter_with(HERE / "agent_clients" / "textworld.txt"))
     (packages,) = path.parent.parent.glob("lib/python*/site-packages")
     ours = next(folder for folder in sys.path if Path(folder).name == "site-packages")

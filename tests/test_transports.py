@@ -25,7 +25,7 @@ CHOICES = {
 
 @pytest.fixture
 def store() -> Iterator[Path]:
-    """A folder for versions, with a short path: the doorbell of shared memory is a socket in it."""
+    """A folder for versions, with a short path, since notifications of shared memory use a socket in it."""
     with tempfile.TemporaryDirectory(prefix="w-") as folder:
         yield Path(folder)
 

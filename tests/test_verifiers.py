@@ -1,4 +1,4 @@
-"""Environments of the real verifiers, of both generations, play: what they record is what is trained."""
+"""Environments of both generations of verifiers are played; the trained tokens are those that they record."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ for environment, arguments, split in json.loads(sys.argv[1]):
 
 
 def prompts(python: str, *specs: tuple[str, Json, str]) -> list[list[Prompt]]:
-    """The prompts of several environments, told by one process, since each takes seconds to import verifiers."""
+    """The prompts of several environments, read by one process, since each import of verifiers takes seconds."""
     keys = WorkerKeys(python=python, folder=ENVIRONMENTS)
     done = subprocess.run(
         [python, "-c", TELL, json.dumps(specs), str(MAIN)], env=variables(keys, {}), capture_output=True, text=True, timeout=240,

@@ -44,7 +44,7 @@ def weights(changed: int) -> list[ExportedTensor]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """With a short path, as the socket of a doorbell wants it."""
+    """A folder with a short path, as the socket for notifications needs it."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="w-") as made:
         yield Path(made)
 

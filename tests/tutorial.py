@@ -51,7 +51,7 @@ while source := sys.stdin.readline():
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that the reader does: ``file`` is where to save ``text``, if it is not typed."""
+    """One step of the reader: ``file`` is where to save ``text``, if it is not typed."""
 
     kind: str
     text: str

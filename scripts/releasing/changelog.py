@@ -16,7 +16,7 @@ NONE_YET = "No release yet.\n"
 
 
 def fragments(root: Path) -> list[Path]:
-    """The files that tell of changes since the last release, in order of name."""
+    """The files that describe the changes since the last release, in order of name."""
     files = sorted((root / FOLDER).glob("*.md"))
     return [file for file in files if file.name != "README.md"]
 

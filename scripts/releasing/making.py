@@ -128,7 +128,7 @@ class Release:
         return said
 
     def use(self, python: Path, config: Path) -> str:
-        """What can be said of the release in an environment, which has what a run of ``config`` needs."""
+        """Try the release in an environment that has the packages for a run of ``config``: a summary of the results."""
         trying.load_entry_points(python)
         said = f"{len(self.built)} distributions"
         if "astraflow-runtime" in self.built:

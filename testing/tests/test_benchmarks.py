@@ -1,4 +1,4 @@
-"""Benchmarks of components: what is counted, and what each kind is asked to do."""
+"""Benchmarks of components: what is counted, and the work of each kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How suites are inherited: what they ask for, and what cannot be done to them in silence."""
+"""Inheritance of suites: what they require, and the changes that they report."""
 
 from __future__ import annotations
 

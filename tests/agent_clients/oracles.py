@@ -1,4 +1,4 @@
-"""What others build of the same calls, in an interpreter with the packages ``openenv`` and ``renderers``:
+"""The same calls as other libraries process them, in an interpreter with the packages ``openenv`` and ``renderers``:
 ``python oracles.py`` reads a line of JSON from its standard input and writes one.
 
 ``openenv``: the sequences of the graph of OpenEnv's capture, and what its checks find wrong. ``renderers``: the prompt of each

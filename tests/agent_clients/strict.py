@@ -24,7 +24,7 @@ def extras(value: Any, place: str) -> Iterator[str]:
 
 
 def main() -> None:
-    """Read, and complain."""
+    """Read the lines, and print what does not fit."""
     wrong, count = [], 0
     for line in sys.stdin:
         module, name, reply, allowed = json.loads(line)

@@ -161,7 +161,7 @@ def test_what_is_wrong_is_found(
 
 @pytest.mark.slow
 def test_the_reason_of_a_refused_push_is_shown_at_once(user: User, model: Path) -> None:
-    """Though the service ends then, and however patient the check is."""
+    """Although the service ends then, and whatever the deadline of the check is."""
     port = free_port()
     command = [sys.executable, str(WRONG), "Garbled", str(model), "--port", str(port)]
     outcomes = check(user, model, f"http://127.0.0.1:{port}", command, 1, "200")

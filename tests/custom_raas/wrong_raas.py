@@ -45,7 +45,7 @@ class NewestStamp(example.Raas):
 
 
 class Credulous(example.Raas):
-    """Loads whatever arrives, without a look at the digest."""
+    """Loads every file without checking its digest."""
 
     async def swap(self, entry: messages.AnnouncementMessage) -> None:
         def fetch() -> np.ndarray:
@@ -89,7 +89,7 @@ class Forgetful(example.Raas):
 
 
 class Proud(example.Raas):
-    """Takes a 404 for the end of the world."""
+    """Ends at a 404 instead of registering again."""
 
     async def lease(self) -> None:
         self.dataflow.register = self.give_up
@@ -170,7 +170,7 @@ class Impatient(example.Raas):
 
 
 class Deaf(example.Raas):
-    """Loads weights on its event loop, which takes longer than anybody waits for its health."""
+    """Loads weights on its event loop, which takes longer than the deadline of its health check."""
 
     async def swap(self, entry: messages.AnnouncementMessage) -> None:
         time.sleep(5.5)

@@ -70,8 +70,8 @@ class WitnessConfig(TableEngineConfig):
 
 
 class WitnessEngine(TableEngine):
-    """A table engine that notes what it is given and, after each load that succeeds or fails, which
-    version it samples with."""
+    """A table engine that records the versions it gets and, after each load that succeeds or fails, which version it
+    samples with."""
 
     Config = WitnessConfig
 

@@ -1,4 +1,5 @@
-"""A RaaS and a trainer made of docs/processes.md alone: its tables say the names, order and types of all that is sent.
+"""A RaaS and a trainer written from docs/processes.md alone: its tables have the names, order and types of all
+messages.
 
 They import nothing of AstraFlow. What they know beside the tables is in the prose of the same page: the format of
 frames, the token, and who calls what.

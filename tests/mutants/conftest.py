@@ -1,4 +1,4 @@
-"""A mutant that one test has caught is shown to no other: a single judgement is enough."""
+"""A mutant that one test has caught is skipped by the others: a single verdict is enough."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class Trusting(Wrapped):
         count = itertools.count()
 
         def fetch(self, announcement: Announcement, deadline_s: float) -> WeightSource:
-            """One plain download; the digest is what was announced, so it must be right."""
+            """One plain download; the digest is copied from the announcement without a check."""
             told = announcement
             url = f"{told.endpoints[0]}/v1/weights/{told.policy}/{told.version}/data"
             asked = urllib.request.Request(

@@ -1,4 +1,4 @@
-"""The conformance suites can tell right from wrong.
+"""The conformance suites detect wrong components.
 
 Each file ``mutants_<kind>.py`` beside this one holds ``TestHealthy`` (and maybe others named ``TestHealthy…``),
 which pass their suite, and at least four components with one realistic mistake each (``wrong`` says which):

@@ -79,7 +79,7 @@ def test_what_makes_no_sense_writes_nothing(
 
 
 def configured(folder: Path) -> Path:
-    """A run with the files that a test made, named relative to the file."""
+    """A run with the certificates of a test, named relative to the configuration."""
     table = '[tls]\nauthority = "authority.pem"\ncertificate = "own.pem"\nprivate_key = "own.key"\n'
     file = folder / "run.toml"
     file.write_text(TABLE_RUN + table)

@@ -1,4 +1,4 @@
-"""The report of ``astraflow plugin check`` in a package: what ``plugins why`` makes of it."""
+"""The report of ``astraflow plugin check`` in a package, as ``plugins why`` shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a command serves: addresses, TLS beyond loopback, and the file of a token."""
+"""The address at which a command serves, TLS beyond loopback, and the file of a token."""
 
 from __future__ import annotations
 

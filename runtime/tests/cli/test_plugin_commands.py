@@ -1,5 +1,5 @@
 """Commands of plugins beside those of the runtime: listed without an import, found by one word or two, and errors that
-name whose they are."""
+name the plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``astraflow plugins index`` and ``search``: reports of strangers, folders, wheels and servers."""
+"""``astraflow plugins index`` and ``search``: untrusted reports, folders, wheels and servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that plugins declare: what is refused, and which one a name means."""
+"""Commands that plugins declare: refused declarations, and the command that a name selects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Certificates are renewed and revoked while a service runs: what a connection meets is what the files say when it begins."""
+"""Certificates are renewed and revoked while a service runs: a new connection uses the files as they are when it
+begins."""
 
 from __future__ import annotations
 

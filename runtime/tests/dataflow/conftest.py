@@ -200,7 +200,7 @@ class Bench:
         return journal.path / IMAGE
 
     def _continue_from_image(self, journal: Journal, before: dict[str, Any]) -> None:
-        """Go on with the dataflow that an image and the entries after it give: nothing tells it from that of the whole
+        """Go on with the dataflow that an image and the entries after it give: it must be equal to that of the whole
         journal."""
         whole = save_state(self.flow)()
         found = continued(self.build, journal, partial(self.time.__setitem__, 0), "test")
@@ -211,7 +211,7 @@ class Bench:
         assert picture(found.flow) == before
 
     def stamped(self, message: Any) -> Any:
-        """The message as the process sends it that registered last, unless it says who it is from."""
+        """The message with the incarnation of the process that registered last, unless it has one."""
         if getattr(message, "incarnation", None) != 0:
             return message
         raas, policy = getattr(message, "raas", None), getattr(message, "policy", None)

@@ -133,7 +133,7 @@ class Attacked:
         self.folder, self.group_body = folder, group_body
         self.bench.begin("r0", "r1")
         self.bench.state.fleet.suspect_s = (
-            0.01  # nobody waits long for the name of one that says nothing
+            0.01  # a name whose holder is silent is free after a short wait
         )
         self.app = DataflowService(self.bench.flow, self.wakeups, TOKEN).app
         self.number = 0
@@ -164,7 +164,7 @@ class Attacked:
         return status, bytes(content)
 
     async def post(self, path, body):
-        """The same for a message, or the bytes of one, that must not harm anybody."""
+        """The same for a message, or the bytes of one, that must not harm the run or other processes."""
         if isinstance(body, messages.Message):
             body = messages.encode(body)
         status, content = await self.call("POST", path, body)
@@ -173,10 +173,10 @@ class Attacked:
             assert json.loads(content)["error"]
         return status, content
 
-    # -- what must hold whatever came -------------------------------------------------------------
+    # -- invariants after any message -------------------------------------------------------------
 
     async def check(self, may_end=False):
-        """The run continues, everybody can look at it, and timers fire."""
+        """The run continues, its views can be read, and timers fire."""
         progress = self.bench.state.progress
         assert may_end or progress.state is RunState.RUNNING, progress.reason
         for path in VIEWS:
@@ -192,7 +192,7 @@ class Attacked:
         fired, loop = asyncio.Event(), asyncio.get_running_loop()
         loop.call_later(0.001, fired.set)
         until = time.monotonic() + TIMER_S
-        # Without a timer of the loop: these are what may be broken.
+        # Called directly and not by a timer of the loop: the timers are under test.
         while not fired.is_set():
             assert time.monotonic() < until, "timers of the event loop no longer fire"
             await asyncio.sleep(0)
@@ -208,7 +208,7 @@ class Attacked:
         assert facts(bench.state) == then
         journal.close()
 
-    # -- messages that would be taken -------------------------------------------------------------
+    # -- valid messages ---------------------------------------------------------------------------
 
     def task(self):
         """Id and prompt of a task of training that ``r0`` holds; of any if there is none for it now."""
@@ -228,7 +228,7 @@ class Attacked:
         return header, [np.frombuffer(buffer, np.uint8) for buffer in frame.buffers]
 
     def honest(self, path):
-        """A message that the dataflow would take at ``path``."""
+        """A valid message for ``path``."""
         self.number += 1
         newest = self.bench.state.versions.newest["solver"]
         serving, id = {"solver": newest}, f"id-{self.number}"

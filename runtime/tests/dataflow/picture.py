@@ -72,7 +72,7 @@ def picture(flow: Dataflow) -> dict[str, Any]:
 
     evaluations = state.evaluations
     return {
-        # That a stopping run has stopped follows from who has heard from it, which is asked again.
+        # Whether a stopping run has stopped follows from the processes that know of it, which are asked again.
         "state": state.progress.state.replace("stopped", "stopping"),
         "cursor": state.admission.cursor.position,
         "admission": (state.admission.forced, dict(state.admission.chain.refused)),

@@ -15,7 +15,7 @@ class DropEqual:
 
 
 class Picky:
-    """Refuses at random what it has seen much of."""
+    """Randomly refuses prompts that it has seen often."""
 
     def __init__(self):
         self.random, self.seen = np.random.default_rng(7), Counter()

@@ -144,7 +144,7 @@ def test_the_sender_is_refused_and_the_run_continues(name, attacked):
 
 
 def test_an_error_in_the_state_itself_stays_loud(attacked):
-    """What a sender got wrong is refused; this is not taken for it."""
+    """An invalid message is refused; an internal error is not treated as one."""
     beat = attacked.honest(RENEW)
     attacked.bench.state.advance_evaluations = None
 

@@ -1,4 +1,4 @@
-"""The audit log: lines of one action are one, secrets are not in it, and a full disk stops nothing."""
+"""The audit log: the lines of one action are read as one, secrets are not in it, and a full disk stops nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_lines_of_one_action_are_read_as_one(tmp_path):
     text = "\n".join(map(json.dumps, lines)) + '\nnot JSON\n{"time": 6.0, "request": "/v1'
     (tmp_path / FILE).write_text(text)
     another, refused, action = read_audit(tmp_path)
-    assert (another.request, another.time) == (stop, 4.0)  # the id alone joins nothing
+    assert (another.request, another.time) == (stop, 4.0)  # an equal id alone does not join lines
     assert (refused.role, refused.name, refused.outcome) == ("viewer", "bob", "refused: no")
     assert (action.time, action.who, action.reason) == (1.0, "ada", "it idles")
     assert (action.role, action.asked["id"]) == ("run", "a")

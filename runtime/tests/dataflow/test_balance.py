@@ -81,7 +81,7 @@ def test_the_window_holds_what_happened_after_the_first_step(run):
 
 
 def test_places_that_stand_empty_make_the_pool_too_large(run):
-    """Nothing is over-produced, so what is accepted is what is consumed; the empty places tell."""
+    """Nothing is over-produced, so that as much is accepted as is consumed; the empty slots show the surplus."""
     r = run("r0", "r1", "r2", "r3")
     r.roll_out(2)
     r.step(waits=0.0, trains=1.0)
@@ -191,7 +191,7 @@ def test_a_drained_raas_finishes_what_it_has_and_leaves(run):
     assert r.b.lease(8, "r0")[0]  # the others continue
     r.b.leave("r1")
     r.b.check()
-    r.b.register_raas("r1")  # whoever takes the name after it left is welcome
+    r.b.register_raas("r1")  # another process may take the name after it left
     assert r.b.lease(8, "r1")[0]
 
 

@@ -222,7 +222,7 @@ def test_a_silent_trainer_is_left_out_and_its_oldest_rows_go(bench, config):
     b.announce(1, "a")
     b.acknowledge("a-000000", 1, "a")
     serving = {"a": 1, "b": 0}
-    assert b.lease(serving=serving)[0] == []  # b holds a whole batch that nobody takes
+    assert b.lease(serving=serving)[0] == []  # b has a whole batch, which no trainer requests
     for _ in range(13):
         b.pass_time(10)
         b.renew([])

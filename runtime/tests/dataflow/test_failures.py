@@ -1,4 +1,4 @@
-"""Failed tasks in a row: whose they are, and when they end the run."""
+"""Consecutive failed tasks: counted by RaaS, and the number that ends the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a full disk under the journal does to callers: they hear nothing that a dataflow which dies would forget."""
+"""Callers while the disk of the journal is full: they get no reply that a killed dataflow would forget."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Callers:
         self.client = TestClient(app, headers=HEADERS, raise_server_exceptions=False)
 
     def killed(self):
-        """The process is gone, with all that it kept in memory."""
+        """Kill the process, with all that it kept in memory."""
         os.close(self.bench.state.records._journal._entries._file)
         flow, journal = self.bench.build(), Journal(self.journal, lambda: self.bench.time[0])
         JournalReplay(flow, journal.reader, partial(self.bench.time.__setitem__, 0)).run(
@@ -125,7 +125,7 @@ def test_at_the_end_of_a_run_no_caller_is_kept_waiting(bench, config, tmp_path, 
 
 
 def test_a_new_file_of_bodies_waits_for_room(tmp_path, monkeypatch):
-    """The one that is full continues meanwhile."""
+    """The current file is used meanwhile."""
     journal = Journal(tmp_path, lambda: 0.0, segment_bytes=10)
     journal.keep(bytes(12))
     opened = os.open
@@ -144,7 +144,7 @@ def test_a_new_file_of_bodies_waits_for_room(tmp_path, monkeypatch):
 
 
 def test_a_run_whose_disk_is_full_is_not_given_up(bench, config, tmp_path, monkeypatch):
-    """Whoever is silent may be waiting for room; once there is some they have all their time again."""
+    """A silent process may be waiting for disk space; once there is some, its deadline starts anew."""
     b = bench(config(run__deadline_s=10.0, run__start_deadline_s=50.0), journal=tmp_path).begin()
     full = ["No space left on device"]
     monkeypatch.setattr(type(b.state.records), "lacking", lambda records: full[0])

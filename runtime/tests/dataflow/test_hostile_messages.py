@@ -25,7 +25,7 @@ def attacked(bench, config, body, tmp_path, monkeypatch):
 
     def looked(
         *asked,
-    ):  # nothing here sees that the holder of a name is silent, so nobody waits for that
+    ):  # no test here waits until the holder of a name counts as silent
         name_holder(*asked)
 
     monkeypatch.setattr(service, "name_holder", looked)

@@ -27,7 +27,7 @@ from astraflow_wire.messages import RegisterTrainer, ReleaseBatches, SwapPolicy
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Ends the process."""
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def test_nor_is_one_of_another_program_config_or_journal(played, tmp_path, confi
 
 
 def test_nor_is_one_whose_entries_it_cannot_apply(played, caplog):
-    """Whatever an image holds: in the end the run is what its journal says."""
+    """Whatever an image contains, the restored state is that of the journal."""
     image = played.write_image()
     wrong = files.read_image(played.journal, "test")
     wrong.state.admission.position += 1
@@ -270,7 +270,7 @@ def test_lines_of_metrics_are_neither_lost_nor_repeated(bench, tmp_path, caplog)
 
 
 class Secretive:
-    """Remembers what it does not tell."""
+    """Has state that is missing in its checkpoint."""
 
     def __init__(self):
         self.seen = {}

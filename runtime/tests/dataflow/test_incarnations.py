@@ -1,4 +1,4 @@
-"""What a process that died has sent may arrive after its successor has registered: it changes nothing."""
+"""Messages of a dead process that arrive after its successor has registered change nothing."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_request_of_a_dead_raas_that_waits_gets_no_task(served):
 
 
 def test_a_group_that_was_taken_is_still_known_as_taken(served, body):
-    """A push that is repeated after its process had to register again changes nothing, and is told so."""
+    """A push that is repeated after its process had to register again changes nothing, and its reply says so."""
 
     async def play():
         async with served() as (b, post):

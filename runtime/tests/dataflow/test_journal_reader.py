@@ -1,4 +1,4 @@
-"""The one reader of the journal: where it ends, what it refuses, and how its listeners hear it."""
+"""The reader of the journal: its end, the files that it refuses, and the calls of its listeners."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from astraflow_runtime.dataflow.replay import JournalReplay
 
 
 class Heard:
-    """Notes who heard what, in a list that listeners share."""
+    """Records the entries that it gets, in a list that listeners share."""
 
     def __init__(self, name="", notes=None):
         self.name, self.notes = name, [] if notes is None else notes
@@ -53,7 +53,7 @@ def test_listeners_hear_an_entry_in_their_order_before_the_next_is_read(tmp_path
 
 @pytest.mark.parametrize("kept", [0, 1, 5, 23, 24, 25, -1])
 def test_what_is_written_just_now_ends_the_log(tmp_path, kept):
-    """Also between head and content: a reader never waits, and hears the entry when it is called again."""
+    """Also between head and content: a reader never waits, and reads the entry when it is called again."""
     records = written(tmp_path, leased(0), leased(1))
     (tmp_path / ENTRIES).write_bytes(records[0] + records[1][:kept])
     reader = JournalReader(tmp_path)
@@ -91,7 +91,7 @@ def test_an_entry_of_another_version_is_refused_with_its_place(tmp_path, fields,
     assert str(tmp_path / ENTRIES) in str(caught.value)
     assert f"ends at byte {len(whole + other)}" in str(caught.value)
     assert problem in str(caught.value)
-    assert len(heard.notes) == 1  # what came before has been heard
+    assert len(heard.notes) == 1  # the entries before it were delivered
 
 
 def test_a_run_without_a_journal_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""Why a RaaS gets no task: what people read is what decided."""
+"""Why a RaaS gets no task: the displayed reason is the one that decided."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Odd:
 
 
 def waiting(b, free=64, raas="r0", serving=0):
-    """What the view of waits says of a RaaS that asked and got nothing."""
+    """The reason in the view of waits, for a RaaS that requested a task and got none."""
     assert b.lease(free, raas, serving)[0] == []
     b.state.fleet.get(raas).waiting_since = b.time[0]
     (wait,) = [wait for wait in b.flow.waits() if wait.who == raas]

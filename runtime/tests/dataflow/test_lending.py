@@ -1,4 +1,4 @@
-"""Batches that borrow rows of another policy: which, how old, whose, and what is left after a restart."""
+"""Batches that borrow rows of another policy: their choice, age and owner, and the rows left after a restart."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_less_than_a_whole_batch_waits(pair):
 
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_both_have_each_batch_of_a_synchronous_run(pair, first):
-    """Whoever asks first: what the owner trains on is not too old to be borrowed before it has published."""
+    """Whichever trainer asks first: the owner's rows are not too old to be borrowed before it has published."""
     b = pair(Whole, run__max_staleness=0, run__steps=3)
     for version in range(3):
         roll_out(b, 2, version=version, policies=("a",))

@@ -86,7 +86,7 @@ def test_its_wait_says_why_it_gets_nothing(gone_back):
     ],
 )
 def test_weights_are_known_by_number_and_digest(gone_back, serving, seen, digest, foreign):
-    """Version 1 was announced anew; a RaaS that says no digest is known by the number alone."""
+    """Version 1 was announced anew; a RaaS that sends no digest is identified by the number alone."""
     b = gone_back
     b.announce(1)
     notices = beat(b, serving, seen, digest)

@@ -1,4 +1,5 @@
-"""Rewards by name: a batch that asks for them has each with the statistics of the whole group, or the run fails by name."""
+"""Rewards by name: a batch that needs them has each with the statistics of the whole group, or the run fails and names
+the missing one."""
 
 from __future__ import annotations
 

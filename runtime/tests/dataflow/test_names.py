@@ -1,4 +1,4 @@
-"""Two RaaS of one name: who lives keeps it, and whose process has died does not lock its successor out."""
+"""Two RaaS with one name: a live process keeps it, and a dead one does not block its successor."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Place:
         return await self.http.post("/v1/raas/register", content=messages.encode(message))
 
     async def taken(self, message: messages.RegisterRaas) -> bool:
-        """Whether it is registered at once, as the one that speaks for the name."""
+        """Whether it is registered at once, as the holder of the name."""
         before = getattr(self.holder, "incarnation", 0)
         answer = await self.register(message)
         return answer.status_code == 200 and self.holder.incarnation == before + 1
@@ -160,7 +160,7 @@ def test_a_registration_of_a_process_that_has_died_changes_nothing(placed):
 
 
 def test_the_same_process_registers_again_at_once(placed):
-    """It was given up while its connection was lost, or its first answer was."""
+    """The first attempt ended because its connection or its reply was lost."""
 
     async def play():
         async with placed() as place:

@@ -192,7 +192,7 @@ def test_a_mark_is_whole_whenever_power_is_lost(tmp_path):
 
 
 def test_a_flush_while_entries_are_kept_notes_nothing(tmp_path):
-    """Part of a record may be on the disk then."""
+    """At that time only a part of a record may be on the disk."""
     journal = Journal(tmp_path, lambda: 0.0)
     journal.write(PromptsConsumed(cursor=1))
     journal.sync()

@@ -116,8 +116,8 @@ def test_sigterm_ends_it_cleanly(dataflow, tmp_path):
 
 
 @pytest.mark.slow
-def test_one_that_stays_answers_who_comes_after_the_end(dataflow, tmp_path):
-    """A trainer that still imports when the run is stopped would look for it in vain, with all its patience."""
+def test_a_dataflow_with_stay_answers_processes_that_come_after_the_end(dataflow, tmp_path):
+    """A trainer that is still importing when the run is stopped would otherwise try to connect until its deadline."""
     process = dataflow(stay=True)
     client = listening(process, tmp_path)
     client.post("/v1/stop", StopRun(reason="enough"), Done, deadline_s=DEADLINE_S)

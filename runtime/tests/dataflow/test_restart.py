@@ -28,7 +28,7 @@ def test_raas_and_trainer_continue_with_what_they_hold(bench, tmp_path):
     b.restart()
     b.acknowledge(batch.id, 1)
     b.restart()
-    b.acknowledge(batch.id, 1)  # its answer was lost
+    b.acknowledge(batch.id, 1)  # its reply was lost
     assert b.state.streams["solver"].updates == 1
     b.check()
 
@@ -88,7 +88,7 @@ def test_a_run_that_is_started_again(bench, config, tmp_path):
     assert b.state.train.running == 0
     with pytest.raises(Refused, match="must register"):
         b.lease()
-    assert b.register_raas("new").announcements == []  # nobody serves these versions any longer
+    assert b.register_raas("new").announcements == []  # no RaaS serves these versions any longer
     hello = RegisterTrainer(policy="solver", pid=5, host="h", updates=(0,))
     answer = b.flow.training.register(hello)
     assert (answer.highest_version, answer.updates) == (1, 0)
@@ -260,7 +260,7 @@ def test_the_wish_to_stop_outlives_the_dataflow(bench, config, tmp_path):
     tasks, _ = b.lease(4)
     b.state.stop("Ctrl-C")
     assert b.state.train.running == 0
-    b.restart()  # before anybody heard from it
+    b.restart()  # before a process got its reply
     assert (b.state.progress.state, b.state.progress.reason) == (RunState.STOPPING, "Ctrl-C")
     assert b.renew([task.id for task in tasks]).stop
     assert b.next_batch(0).ended
@@ -333,5 +333,5 @@ def test_a_trainer_that_dies_after_the_end_repeats_what_its_checkpoint_does_not_
     answer = b.next_batch(5)
     assert (answer.ended, b.state.progress.state) == (True, RunState.FINISHED)
     assert answer.best_version == -1  # those weights went with the trainer
-    assert b.state.evaluations.idle  # of which nobody would be left to make one
+    assert b.state.evaluations.idle  # which no process could make any more
     b.check()

@@ -116,7 +116,7 @@ def test_a_raas_that_lags_gets_no_tasks_until_it_has_caught_up(bench, config):
     b.announce(2)
     assert b.lease(free=2, serving=0)[0] == []
     assert len(b.lease(free=2, serving=1)[0]) == 1
-    b.register_raas("new")  # must have served what was current when it came
+    b.register_raas("new")  # must have served the version that was current when the request came
     assert b.lease(free=2, raas="new", serving=1)[0] == []
     assert len(b.lease(free=2, raas="new", serving=2)[0]) == 1
     b.announce(3)

@@ -1,4 +1,4 @@
-"""What the groups and the episodes of a step say: figures for the status and for metrics.jsonl."""
+"""Figures of the groups and the episodes of a step, for the status and for metrics.jsonl."""
 
 from __future__ import annotations
 

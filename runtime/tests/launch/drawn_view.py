@@ -20,7 +20,7 @@ PROCESSES = [
 
 
 def main(table: str, directory: str, orders: int, answers: int) -> None:
-    """Obey ``show UPDATES``, ``say TEXT`` and ``close``."""
+    """Run the commands ``show UPDATES``, ``say TEXT`` and ``close``."""
     header = f"run fake: 20 steps\n  directory  {directory}\n"
     view = make_view(parsed(json.loads(table)), None, sys.stdout, Path(directory), header)
     for line in os.fdopen(orders):

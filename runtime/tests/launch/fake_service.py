@@ -57,8 +57,8 @@ class Flow:
             self.state, self.steps, self.logged = "finished", STEPS, STEPS
 
     def held(self):
-        """Half-way until a file is there or a process has ended, and the launcher, which looks at everything between
-        two questions, had the time to see why."""
+        """Whether to stay at half of the steps: until a file exists or a process has ended, and the launcher, which
+        polls everything between two requests, has had the time to notice it."""
         kind, _, what = behaviour.partition(":")
         if kind not in ("hold", "outlive"):
             return False
@@ -66,12 +66,12 @@ class Flow:
         return self.asked < 4
 
     def stands_still(self):
-        """For ever, or for a while in which nobody seems to wait for anything that can come."""
+        """Whether to make no steps, for ever or for some seconds, without a visible wait."""
         kind, _, seconds = behaviour.partition(":")
         return kind == "stand_still" and time.monotonic() - began < float(seconds or "inf")
 
     def leave(self):
-        """At the first question after the trainer failed: say why in a file, and nothing any longer."""
+        """At the first request after the trainer failed: write the reason to a file, and exit."""
         failed = home / "trainer-solver.did"
         if behaviour != "leave" or not failed.exists():
             return
@@ -192,7 +192,7 @@ def dataflow():
     host, port = server.server_address[:2]
     write(home / "dataflow.json", json.dumps({"url": f"http://{host}:{port}", "pid": os.getpid()}))
     while not stopped.wait(0.1) and time.monotonic() - began < 60:
-        pass  # a signal that another thread got wakes no wait
+        pass  # a signal that another thread receives does not end a wait
 
 
 def worker():

@@ -15,9 +15,9 @@ _TOKENS = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|([\r\n])|([^\x1b\r\n])")
 
 
 class Terminal:
-    """Shows what the child of ``argv`` writes; the child obeys lines on its stdin and answers each on descriptor 3.
-    Knows what rich uses: cursor up, erase line, clear, home, colours. Lines that are too long when it becomes
-    narrower are broken (``reflow``) or cut, as terminals do the one or the other."""
+    """Shows what the child of ``argv`` writes; the child runs the commands of its stdin, one a line, and answers each
+    on descriptor 3. Implements what rich uses: cursor up, erase line, clear, home, colours. Lines that are too long
+    when it becomes narrower are broken (``reflow``) or cut, as terminals do the one or the other."""
 
     def __init__(
         self, argv: list[str], environment: dict[str, str], width: int, height: int, reflow: bool
@@ -39,7 +39,7 @@ class Terminal:
             os.close(each)
 
     def tell(self, order: str) -> None:
-        """Have the child obey; returns when it has, and all that it wrote is on the screen."""
+        """Send a command to the child; returns when it has run it, and all that it wrote is on the screen."""
         os.write(self._orders, f"{order}\n".encode())
         written, answered = b"", False
         while True:
@@ -57,7 +57,7 @@ class Terminal:
         self._write(written.decode())
 
     def resize(self, width: int, height: int) -> None:
-        """As a person who drags its corner."""
+        """Change the size, as a person who drags the window's corner."""
         rows: list[str] = []
         row = 0
         for index, line in enumerate(self.rows):

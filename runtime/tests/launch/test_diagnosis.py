@@ -39,7 +39,7 @@ LOGS = {
 
 
 class Logs:
-    """The part of a launcher that a watchdog asks."""
+    """The part of a launcher that a watchdog uses."""
 
     def logs(self, name: str, lines: int) -> list[str]:
         return LOGS[name][-lines:]
@@ -89,7 +89,7 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def named(text: str) -> list[str]:
-    """Who is said to be waited for."""
+    """The processes that the diagnosis names."""
     _, _, rest = text.partition("waiting for:\n")
     return [line.split()[0] for line in rest.splitlines() if line[:3] not in ("   ", "")]
 

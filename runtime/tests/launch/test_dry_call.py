@@ -1,4 +1,5 @@
-"""One dry call of workflow and reward before anything is started: whatever they do, the launcher says it and lives."""
+"""One dry call of workflow and reward before anything is started: whatever they do, the launcher reports it and does
+not crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`astraflow env`: what is asked of venv, pip and uv, what is kept, and what a failure says.
+"""`astraflow env`: the calls of venv, pip and uv, what is kept, and the message of a failure.
 
 The interpreter that an environment is based on is a stand-in here, a shell script that notes how it is
 called and makes environments of itself; a real one is made by the tests of plugins that need it.
@@ -110,7 +110,7 @@ def test_uv_installs_where_it_means_the_same_and_pip_where_it_fails(
     uv.write_text(UV.format(calls=base.calls, trouble=f"'{trouble}'"))
     uv.chmod(0o755)
     monkeypatch.setattr(uv_settings, "program", lambda: str(uv))
-    # The stand-in's pip says how it is called, also where it is asked for its settings: no line of them is known.
+    # The stand-in's pip prints how it was called, also for `pip config`: none of these lines is a setting.
     create("mine", ["heavy"], catalog, python=base.python)
     listed, install, uninstall = base.taken()[1:4]
     assert listed.endswith(" config list") and "uninstall --yes bad" in uninstall
@@ -123,7 +123,7 @@ def test_uv_installs_where_it_means_the_same_and_pip_where_it_fails(
     assert [
         line for line in base.taken() if " -m pip " in line and " install --no-compile " in line
     ]
-    # A setting that uv has no word for leaves it to pip.
+    # With a setting that uv does not have, pip is used.
     monkeypatch.setattr(uv_settings, "translated", lambda listed: None)
     create("third", ["heavy"], catalog, python=base.python)
     assert not [line for line in base.taken() if line.startswith("uv ")]

@@ -73,7 +73,7 @@ def test_what_a_trainer_that_is_killed_while_it_saves_has_lost_is_named(table: T
 
 
 def interrupted(started: Command) -> tuple[Path, tuple[int, str, str]]:
-    """Ctrl-C once everybody is there: the run directory, and how it ended."""
+    """Ctrl-C once all processes have registered: the run directory, and how the run ended."""
     directory = started.wait_for("raas-1.pid", "trainer-solver.pid", "fake_state")
     started.signal(signal.SIGINT)
     return directory, started.end()

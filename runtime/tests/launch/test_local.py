@@ -259,7 +259,7 @@ def test_a_cause_is_reported_once_however_many_tasks_it_fails(tmp_path: Path) ->
 
 
 def watch_of(logs: list[Path]) -> LogWatch:
-    """One that was made before anything was written."""
+    """A watch that was made before anything was written to the logs."""
     contents = [log.read_text() if log.exists() else "" for log in logs]
     for log in logs:
         log.write_text("")
@@ -325,7 +325,7 @@ def test_a_rank_that_was_killed_names_its_signal_and_the_remedy(tmp_path: Path) 
     log = tmp_path / "trainer-solver.log"
     log.touch()
     watch = LogWatch([log])
-    for _ in range(2):  # each is told
+    for _ in range(2):  # each is reported
         with log.open("a") as file:
             file.write(TORCHRUN)
         (message,) = watch.news()

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(30)
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the run lies that all tests copy."""
+    """The folder of the run that all tests copy."""
     return tmp_path_factory.mktemp("stopped") / "run"
 
 

@@ -30,7 +30,7 @@ def watching(
     now: list[float],
     reason: list[str],
 ) -> RoomWatch:
-    """A watch by a clock of the test's; ``reason``: why there is no room."""
+    """A watch with the test's clock; ``reason``: why there is no disk space."""
     monkeypatch.setattr(full_disk, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(full_disk, "lacking", lambda folder: reason[0])
     return RoomWatch(folder, view)
@@ -68,7 +68,7 @@ def test_a_full_disk_is_reported_once_and_its_end(
     now[0] += 1
     assert watch.lacks()
     now[0] += 86400
-    assert not watch.lacks()  # nobody waits for ever
+    assert not watch.lacks()  # the wait has a limit
 
 
 def test_a_signal_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

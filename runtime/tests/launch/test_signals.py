@@ -31,8 +31,8 @@ def slept(interrupts: Interrupts, seconds: float) -> float:
 
 
 def sleeps_again(interrupts: Interrupts) -> bool:
-    """Whether what was noticed no longer keeps it awake. A child of another test may end now, and the kernel
-    tells of a child that is stopped or continues in the same way."""
+    """Whether what was noticed no longer keeps it awake. A child of another test may end now, and the kernel reports a
+    child that is stopped or continued in the same way."""
     return any(slept(interrupts, 0.2) >= 0.2 for _ in range(10))
 
 
@@ -64,7 +64,7 @@ def test_after_the_first_signal_it_sleeps_and_notices_children_still(
 
 
 def test_a_terminal_that_is_closed_ends_it_cleanly_and_only_once() -> None:
-    """Shell and kernel may both say so; what is written to the terminal then is an error."""
+    """Shell and kernel may both send the signal; later writes to the terminal fail."""
     code = """
 import os, signal, sys
 from astraflow_runtime.launch.watch.signals import Interrupts
@@ -84,7 +84,7 @@ sys.stderr.write(str(interrupts.exit_code))
     _, said = child.communicate(timeout=LONG_S)
     assert (child.returncode, said) == (0, "143")
     with pytest.raises(OSError, match="Input/output error"):
-        os.read(master, 1)  # nothing was written, and nobody holds the other end
+        os.read(master, 1)  # nothing was written, and no process has the other end open
     os.close(master)
 
 

@@ -1,4 +1,5 @@
-"""A start is told as a share: services that are ready, and how much of their models the others have read."""
+"""The progress of a start is reported as a share: services that are ready, and the part of their models that the others
+have read."""
 
 from __future__ import annotations
 
@@ -67,7 +68,9 @@ input()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_model_that_is_read_is_told_as_a_share(table: Table, tmp_path: Path) -> None:
+def test_the_part_of_a_model_that_is_read_is_reported_as_a_share(
+    table: Table, tmp_path: Path
+) -> None:
     """By a process of its own: this one may have mapped models for other tests."""
     file = tmp_path / "model.safetensors"
     file.write_bytes(bytes(8 * MIB))

@@ -215,7 +215,7 @@ class Blocking:
 
 
 class Unused:
-    """Stands where a run must name a component that no RaaS builds."""
+    """A component that a run must name and that no RaaS builds."""
 
     def __init__(self, config, context):
         raise AssertionError("a RaaS built a component that is none of its business")
@@ -229,7 +229,7 @@ class Broken(Blocking):
 
 
 class NotAsync:
-    """A workflow as it must not be."""
+    """A workflow with a wrong signature: it is not async."""
 
     def __init__(self, config, context):
         pass

@@ -44,7 +44,7 @@ def announcement(version: int, policy: str = "solver") -> messages.AnnouncementM
 
 
 class FakeDataflow:
-    """Hands out ``tasks`` to whoever asks, tells ``notices``, keeps what it is sent."""
+    """Leases ``tasks`` to any caller, sends ``notices``, and records the messages that it gets."""
 
     def __init__(self, token: str = TOKEN) -> None:
         self.notices: list[messages.Notices] = []
@@ -59,7 +59,7 @@ class FakeDataflow:
         self.left: list[messages.LeaveRaas] = []
         self.known = False
         self.taken = ""
-        """Why nobody is taken in."""
+        """Why no RaaS can register; empty if it can."""
         self.renew_s = 0.2
         self.changed = asyncio.Condition()
         self.app = create_app("dataflow", token, 1 << 24)
@@ -211,7 +211,7 @@ class RaasProcess:
         return await asyncio.wait_for(self.process.wait(), seconds)
 
     async def get(self, path: str) -> str:
-        """What the RaaS's own small server says."""
+        """The reply of the RaaS's own HTTP server."""
         address = self.directory / "state" / "raas-0" / "raas.json"
         while not address.is_file():
             await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Engines and trainers on the same devices: whose turn it is, also when somebody is killed."""
+"""Engines and trainers on the same devices: their turns, also after a process is killed."""
 
 from __future__ import annotations
 

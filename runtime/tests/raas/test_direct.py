@@ -62,7 +62,8 @@ def calls_of(tmp_path, engine, transport, versions=(1,), mode="keep"):
         task = asyncio.create_task(refresh.run())
         for version in versions:
             refresh.on_announced(Announcement("solver", version, "fake", ("x",), "d", 10))
-            # A swap counts before its delivery is given back; whoever is cancelled between resumes once more.
+            # A swap counts before its delivery is returned; a call that is cancelled in between resumes the engine once
+            # more.
             while refresh.times.swaps < version or refresh.waits():
                 await asyncio.sleep(0.005)
         task.cancel()

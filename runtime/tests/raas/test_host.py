@@ -1,4 +1,4 @@
-"""Engine hosts as real processes: what they answer, and what happens when they or their parent die."""
+"""Engine hosts as real processes: their replies, and the effects of their death or that of their parent."""
 
 from __future__ import annotations
 

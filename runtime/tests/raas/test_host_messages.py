@@ -37,7 +37,7 @@ class Wire:
 
 
 class Engine:
-    """Refuses to be asked once it is closed, as every engine does."""
+    """Refuses requests once it is closed, as every engine does."""
 
     def __init__(self):
         self.asked = []
@@ -51,8 +51,8 @@ class Engine:
         self.asked.append("close")
 
 
-def test_a_request_given_up_after_the_engine_was_closed_is_nobodys_error():
-    """Closing ended it already; the RaaS cannot know that when it gives the request up."""
+def test_a_request_cancelled_after_the_engine_was_closed_is_no_error():
+    """Closing ended it already; the RaaS cannot know that when it cancels the request."""
     errors = []
 
     async def run():
@@ -78,7 +78,7 @@ CUT = [*protocol.encode_requests([GenerateRequest("a", np.arange(3), Sampling(ma
 
 @pytest.mark.parametrize("message", [[b"\xc1"], [b"\x92\xa5abort\x91\xa1\xff"], CUT, [b""]])
 def test_a_host_that_cannot_understand_its_raas_ends_and_says_why(message, caplog):
-    """The next one is asked again; an exception would end this one with a trace."""
+    """The next host gets the message again; an exception would end this one with a traceback."""
 
     async def run():
         host = EngineHost(Engine(), Wire(message))

@@ -78,7 +78,7 @@ def test_a_killed_replica_takes_only_its_own_requests_and_rejoins(make_config, r
     assert [replica["version"] for replica in before + after] == [3] * 4
     assert after[0]["pid"] != before[0]["pid"] and after[1]["pid"] == before[1]["pid"]
     assert [replica["restarts"] for replica in after] == [1, 0]
-    # What ran on the other replica was not asked again.
+    # Requests on the other replica were not repeated.
     assert 4 <= after[0]["routed"] + after[1]["routed"] < 8
 
 

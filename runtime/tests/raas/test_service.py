@@ -115,7 +115,7 @@ def test_weights_are_swapped_under_requests_in_flight(make_config, raas_process,
 
 
 @pytest.mark.slow
-def test_tells_at_once_what_it_serves(make_config, raas_process):
+def test_a_raas_reports_at_once_what_it_serves(make_config, raas_process):
     """The dataflow holds back work from a RaaS that it believes to be too far behind."""
 
     async def scenario():

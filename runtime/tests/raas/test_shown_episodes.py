@@ -1,4 +1,4 @@
-"""What people see of episodes: metrics of the workflow, and turns."""
+"""Episodes as they are shown to users: metrics of the workflow, and turns."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_an_agent_of_many_requests_leaves_a_bounded_number_and_its_whole():
         for _ in range(10 * MOST_OF_EPISODE):
             record("generate", "solver", 0.0)
         record("episode", "", 0.0)
-    record("generate", "solver", 0.0)  # of nobody
+    record("generate", "solver", 0.0)  # of no prompt
     spans = log.encoded()
     assert len(spans) == MOST_OF_EPISODE + 1
     assert spans[-1].name == "episode" and {span.episode for span in spans} == {3}

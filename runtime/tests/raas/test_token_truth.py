@@ -1,7 +1,6 @@
-"""What is trained are the very tokens that were sampled: text is made of them, and never made into them again.
+"""The trained tokens are exactly the sampled ones: text is decoded from them and never encoded again.
 
-The tokenizer here writes ``12`` as one token, so that a model that says ``1`` and then ``2`` says something
-that no text encodes to.
+The tokenizer here encodes ``12`` as one token, so that no text encodes to the tokens ``1`` and then ``2`` of a model.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def folder(tmp_path):
 
 
 class Says:
-    """An engine that samples what it is told to, one part per request, and keeps the requests."""
+    """An engine that samples the given tokens, one part per request, and records the requests."""
 
     def __init__(self, *parts: tuple[list[int], str]) -> None:
         self.parts, self.requests = list(parts), []
@@ -70,7 +69,7 @@ class Says:
 
 @pytest.fixture
 def roll_out(folder):
-    """Rolls out one episode over what the engine says: the group, the requests, the texts rewarded."""
+    """Roll out one episode with scripted samples: the group, the requests, the texts rewarded."""
 
     def rolled_out(workflow, *parts, **sampling):
         engine, says = LocalEngine(), Says(*parts)

@@ -51,7 +51,7 @@ def test_a_long_gap_counts_as_one_tick() -> None:
 @pytest.mark.slow
 def test_the_clock_of_a_process_that_runs_is_the_ordinary_one() -> None:
     began, ordinary = active_time(), time.monotonic()
-    time.sleep(SUSPENDED_AFTER_S + 0.5)  # nobody but its thread looks at it
+    time.sleep(SUSPENDED_AFTER_S + 0.5)  # it is read by its thread only
     assert active_time() - began == pytest.approx(time.monotonic() - ordinary, abs=0.3)
 
 

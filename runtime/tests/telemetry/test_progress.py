@@ -72,7 +72,7 @@ def test_a_terminal_has_a_line_that_moves_and_what_others_write(
     text = ""
     while (
         not text.endswith("\r\x1b[2K") or "mine" not in text
-    ):  # the kernel hands it over piece by piece
+    ):  # the kernel returns it piece by piece
         text += os.read(reader, 1 << 16).decode()
     stream.close()
     os.close(reader)

@@ -1,4 +1,5 @@
-"""How a trainer ends: what it leaves is on the disk before anybody learns of it, and whoever hears it."""
+"""The end of a trainer: its files are on the disk before other processes learn of them, and the end of the run reaches
+it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class Told:
-    """A dataflow that ends the run at once, and what of the run's folder was there at each call."""
+    """A dataflow that ends the run at once, and records at each call which files of the run existed."""
 
     def __init__(self, folder: Path, answer: NoBatch | Exception) -> None:
         self._folder, self._answer = folder, answer
@@ -123,7 +124,8 @@ def test_a_trainer_whose_dataflow_is_gone_notices_a_signal(monkeypatch: pytest.M
 
 
 def test_a_trainer_registers_once_all_ranks_are_there(tmp_path: Path) -> None:
-    """A rank that fails before it knows the number says so without one: nobody may have registered by then."""
+    """A rank that fails before it knows the incarnation reports without one, so no process may have registered by
+    then."""
     dataflow = Told(tmp_path, NoBatch(ended=True, reason="all updates are done"))
     order: list[str] = []
     dataflow.register = lambda *_: order.append("register") or Told.register(dataflow, *_)  # type: ignore[method-assign,func-returns-value]

@@ -50,7 +50,7 @@ def make_batch() -> Batch:
 
 
 class Trainer:
-    """Its log-probs are its rank; notes what it was asked."""
+    """Its log-probs are its rank; records the calls that it gets."""
 
     weights_kind = "full"
 
@@ -104,7 +104,7 @@ class Trainer:
 
 
 class Shards:
-    """Tells the others what its rank exports."""
+    """Sends the others what its rank exports."""
 
     endpoints = ("here",)
 
@@ -212,8 +212,8 @@ def test_every_rank_leaves_the_devices_and_takes_them_again(sleeps: bool) -> Non
         assert trainer.said[1:-2] == expected and trainer.said[-2] == "closed"
 
 
-def test_every_rank_knows_as_what_the_trainer_has_registered() -> None:
-    """One that fails while rank 0 is held up speaks for the trainer."""
+def test_every_rank_knows_the_incarnation_of_the_trainer() -> None:
+    """A rank that fails while rank 0 is blocked reports for the trainer."""
     with Group(Trainer(1)) as group:
         group.leader.set_up(None)
         assert group.dataflow.incarnation == 7

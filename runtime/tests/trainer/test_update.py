@@ -195,7 +195,7 @@ def test_needs_that_a_trainer_lacks_are_refused_by_name() -> None:
 
 
 class Listener:
-    """Notes what it is told."""
+    """Records the calls that it gets."""
 
     def __init__(self, wanted: bool = True) -> None:
         self.wanted, self.told = wanted, list[tuple[Batch, int]]()
@@ -210,7 +210,7 @@ class Listener:
 
 
 def stepping(parts: int, listener: Listener, *needs: str) -> Trainer:
-    """A trainer whose first step has computed -3 at each token, after an update that a listener hears of."""
+    """A trainer whose first step has computed -3 at each token, after an update of which a listener is notified."""
     trainer, algorithm = Trainer(), Algorithm(*needs)
     trainer.step_logprobs = lambda: np.full(len(trainer.parts[0].tokens), -3, np.float32)  # type: ignore[attr-defined]
     trainer.proximal_in_step = algorithm.proximal_in_loss = True  # type: ignore[attr-defined]

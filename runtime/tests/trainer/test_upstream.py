@@ -62,7 +62,7 @@ def test_a_dataflow_that_waited_for_room_has_all_its_time_again(
             first = len(tried) == 1
             now[0] += (
                 5000.0 if first else deadline_s
-            )  # the first one hears for long that there is no room
+            )  # during the first call the dataflow waits for disk space
             raise DeadlineExceeded("the dataflow", "no answer", deadline_s, had_no_room=first)
 
     client: Any = Client()

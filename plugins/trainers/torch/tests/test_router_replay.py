@@ -46,7 +46,7 @@ def mixtral(experts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def chosen_by(folder: Path, batch: Batch, noise: float) -> RoutedExperts:
-    """What a model chooses whose routers differ from those of ``folder`` by ``noise``."""
+    """The experts chosen by a model whose routers differ from those of ``folder`` by ``noise``."""
     model = AutoModelForCausalLM.from_pretrained(folder)
     recorder = RouterRecorder(model)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Turns on a device that is shared: what waits in host memory comes back to the bit."""
+"""Turns on a shared device: state that was moved to host memory is restored bit by bit."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_a_run_with_turns_is_the_same_to_the_bit(
 
 
 @pytest.mark.parametrize("weights", [False, True])
-def test_what_waits_has_left_the_memory_that_it_had(build: Build, weights: bool) -> None:
-    """On CPU copies are made too, so addresses tell what was moved."""
+def test_a_sleeping_trainer_has_freed_its_device_memory(build: Build, weights: bool) -> None:
+    """On CPU copies are made too, so that addresses show what was moved."""
     trainer = build(offload_weights=weights)
     step(trainer, 0)
     assert trainer._reference is not None
@@ -81,7 +81,7 @@ def test_what_waits_has_left_the_memory_that_it_had(build: Build, weights: bool)
         for parameter in model.whole.parameters()
     ]
     (optimizer,) = trainer._optimizers
-    # Held, so that nothing else gets their memory.
+    # Kept alive, so that nothing else gets their memory.
     held = [parameter.detach() for parameter in parameters]
     remembered = [state["exp_avg"] for state in optimizer.state.values()]
     trainer.sleep()

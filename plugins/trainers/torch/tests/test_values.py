@@ -1,4 +1,4 @@
-"""The value head: its values and gradients against transformers in float64, and that it stays inside."""
+"""The value head: its values and gradients against transformers in float64, and that it is not published."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def test_a_dataflow_that_others_reach_makes_the_publisher_reachable(
 
 
 def earlier_run(folder: Path, name: str, at: int, host: str, pull_mb: float, pull_s: float) -> None:
-    """What a run leaves that auto reads, last changed at ``at``."""
+    """The files of an earlier run that auto reads, last changed at ``at``."""
     run = folder / name
     run.mkdir(parents=True)
     transport = f'{{ use = "http", host = "0.0.0.0", advertise = "{host}" }}'

@@ -86,7 +86,7 @@ def test_a_quicker_link_is_no_reason_for_deltas_and_a_larger_model_none_against(
 ) -> None:
     if use(link, size) == "http":
         assert use(replace(link, mb_s=link.mb_s * factor), size) == "http"
-        # A delta asks once more before it fetches.
+        # A delta sends one more request before it fetches.
         assert use(replace(link, round_trip_s=link.round_trip_s * factor), size) == "http"
     else:
         assert use(link, int(size * factor)) == "delta"

@@ -178,7 +178,7 @@ def test_every_engine_serves_whole_versions_whatever_happens(
             def received() -> list[int]:
                 return [each.refresh.times.bytes_received for each in raas]
 
-            # A version of which nobody heard, so that who is expected is known.
+            # A version without an announcement, so that the expected members are known.
             await asyncio.to_thread(trainer.publish, 1)
             expect(trainer, raas)
             await publish(2)

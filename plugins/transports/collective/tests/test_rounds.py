@@ -1,4 +1,4 @@
-"""Who is in a broadcast and who is not, with members of this process."""
+"""The members of broadcasts: joining, leaving and deadlines, with members in this process."""
 
 from __future__ import annotations
 

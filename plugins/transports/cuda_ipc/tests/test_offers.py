@@ -1,4 +1,4 @@
-"""How long memory stays and what engines are told, with memory of the host in the place of the GPU's."""
+"""The lifetime of offered memory and the messages to engines, with memory of the host in the place of the GPU's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A trainer's process that has the run's token and lies about its deltas: version 2 is one lie after another, and its
-blocks are rotten, so that no lie can be made good. Says what a trainer would announce of version 2, and repeats each
-line of its input when that is the lie. ``first`` is version 1, honest and whole."""
+"""A trainer's process that has the run's token and serves wrong deltas: those of version 2 have the fault that its
+input names, and its blocks are damaged too, so that the receiver cannot fall back to them. Prints the announcement of
+version 2, and repeats each line of its input once that fault is active. ``first`` is version 1, correct and
+complete."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ BLOCK = 2 << 20
 
 
 class Lies:
-    """Side objects of version 2, by lie."""
+    """Side objects of version 2, by fault."""
 
     def __init__(self, honest: dict[str, Any]) -> None:
         self._honest = honest
@@ -68,7 +69,7 @@ class Lies:
         return lies[lie]()
 
     def _other_base(self) -> bytes:
-        """Sound steps of block 0 that lead from weights which nobody has."""
+        """Valid steps of block 0 whose base is weights that no receiver has."""
         codec = Codec(NumpyKernel())
         old, new = (np.full(BLOCK // 2, value, np.uint16) for value in (1, 2))
         before, after = old.data.cast("B"), new.data.cast("B")

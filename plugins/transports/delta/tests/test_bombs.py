@@ -1,5 +1,5 @@
-"""A publisher with the right token whose deltas lie, and whose blocks are rotten: the receiver's process says which
-block of what failed, its memory stays bounded, and what it had stays whole."""
+"""A publisher with the right token whose deltas are wrong, and whose blocks are damaged: the receiver's process reports
+the block that failed, its memory stays bounded, and the versions that it had stay intact."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def first(folder: Path, liar: Liar) -> Announcement:
 def receiver(folder: Path, liar: Liar, first: Announcement) -> Iterator[WeightPeer]:
     with closing(WeightPeer("receiver", {"use": "delta", "kernel": "numpy"}, folder)) as made:
         assert "got" in made.fetch(first, DEADLINE_S)
-        # By an honest delta alone: the blocks of version 2 that could be had whole are rotten.
+        # By a correct delta alone: the complete blocks of version 2 are damaged.
         came = made.fetch(liar.lie("honest deltas"), DEADLINE_S, keep=True)
         assert came["got"][0]["fingerprint"] == expected(2)
         yield made

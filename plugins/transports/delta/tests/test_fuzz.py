@@ -43,7 +43,7 @@ NUMPY = Codec(NumpyKernel())
 
 
 def apply_guarded(codec: Codec, frame: bytes) -> bytes | None:
-    """The block after the frame, None if it was refused; what lies around it must not change."""
+    """The block after the frame, None if it was refused; the memory around it must not change."""
     memory = np.full(2 * GUARD + SIZE, 0xA5, np.uint8)
     target = memoryview(memory)[GUARD : GUARD + SIZE]
     before = memory.copy()

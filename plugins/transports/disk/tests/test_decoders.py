@@ -1,4 +1,4 @@
-"""What lies in a store is refused or read, whatever it is: anybody may have written there."""
+"""Files in a store are decoded or refused, whatever they contain, since any process may have written them."""
 
 from __future__ import annotations
 

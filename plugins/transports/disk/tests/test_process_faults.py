@@ -40,7 +40,7 @@ class LaggingStore:
         self._over = threading.Event()
 
     def hold(self, after: int) -> threading.Event:
-        """The event says that somebody reads."""
+        """Hide the parts; the event is set when a receiver reads."""
         self._away.mkdir()
         for part in self._folder.glob("data-*"):
             if part.name != "data-00000":
@@ -49,7 +49,7 @@ class LaggingStore:
         return self._held
 
     def release(self) -> None:
-        """Everything appears."""
+        """Show all parts."""
         for part in self._away.glob("data-*"):
             part.rename(self._folder / part.name)
 

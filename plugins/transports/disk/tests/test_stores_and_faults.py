@@ -1,4 +1,4 @@
-"""Objects that are cut, changed, missing or cannot be written; leases; a server that speaks S3."""
+"""Objects that are cut, changed, missing or cannot be written; leases; a server with the S3 protocol."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_a_full_disk_is_waited_for_by_the_publisher_and_what_was_stays(
     assert not list(receiver.folder.path.glob("*.part"))
 
 
-def test_a_lease_lasts_until_it_stands_still(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_lasts_while_it_is_renewed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The publisher counts on its own monotonic clock: what a reader wrote as time does not matter."""
     now = [1000.0]
 
@@ -331,7 +331,7 @@ def test_a_trainer_does_not_wait_for_the_store_and_the_newest_goes_before_older(
         made.append(publisher.publish(version, model(version)))
         publisher.retain(frozenset())
         until(lambda: gate.order)  # the first is being written
-    with pytest.raises(WeightsError, match="deadline passed"):  # it waits for what is coming
+    with pytest.raises(WeightsError, match="deadline passed"):  # it waits for the missing parts
         receiver.fetch(told(made[4], publisher), 0.5)
     gate.open.set()
     assert content(receiver.fetch(told(made[4], publisher), DEADLINE_S).path) == raw(5)

@@ -30,7 +30,7 @@ BLOCK = 2 << 20
 
 @dataclass
 class Proxy:
-    """Stands between a receiver and a publisher and does what a bad link does.
+    """A proxy between a receiver and a publisher that behaves like a bad link.
 
     ``corrupt``: file offset → how many times its byte arrives flipped. ``cut_after``: bytes after which
     the connection of a data request breaks, once per entry. ``delay_s``: before each piece of data.

@@ -1,5 +1,5 @@
-"""A publisher's process that has the run's token and lies: each line of its input is the lie from then on, which it
-says again when it holds. At first it prints what a trainer would announce."""
+"""A publisher's process that has the run's token and sends wrong replies: each line of its input names the fault from
+then on, and is printed again once it is active. At first it prints the announcement of its version."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bomb() -> bytes:
 
 
 class Liar:
-    """What is answered; ``url`` is its own."""
+    """The replies with the current fault; ``url`` is its own address."""
 
     def __init__(self) -> None:
         self.snapshot = Snapshotter("solver").take(1, content(1), None)

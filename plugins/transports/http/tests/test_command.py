@@ -66,7 +66,7 @@ def run(rig: Any, tmp_path: Path) -> Path:
 
 
 def told(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, Any]:
-    """Exit code and what was printed: JSON if it was asked for, else text of both streams."""
+    """The exit code and the output: parsed with ``--json``, else the text of both streams."""
     code = main(["weights", *map(str, argv)])
     printed = capsys.readouterr()
     return code, json.loads(printed.out) if "--json" in argv else printed.out + printed.err

@@ -1,4 +1,5 @@
-"""How connections are used: kept from version to version, as many as the path takes, with the kernel's own buffers."""
+"""The use of connections: kept from version to version, as many as the link needs, with the kernel's default
+buffers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bad link, a dying publisher or a stranger does; nothing wrong is ever handed out."""
+"""The effects of a bad link, a dying publisher and a client without a token; a wrong version is never returned."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_mapped_file_without_room_is_an_error(
         told = announce(publisher.publish(version, model(version)), *publisher.endpoints)
         receiver.release(receiver.fetch(told, 30))
     truncate = os.truncate
-    # Pages beyond the end of a file are like those for which a disk has no room.
+    # Pages beyond the end of a file fail like those for which a disk has no space.
     monkeypatch.setattr(os, "truncate", lambda file, size: truncate(file, 0))
     told = announce(publisher.publish(3, model(3)), *publisher.endpoints)
     with pytest.raises(WeightsError, match="writing a block to disk failed"):

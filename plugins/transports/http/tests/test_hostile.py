@@ -164,10 +164,10 @@ def test_data_that_does_not_fit_is_refused(
         rig.receiver(streams=1).fetch(announce(manifest, url), 20)
 
 
-def test_an_answer_to_the_farewell_does_no_harm(
+def test_a_reply_to_the_last_delete_is_ignored(
     rig: Any, announce: Any, read: Any, raw: Any, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer to DELETE is passed over when the connection is used again."""
+    """The reply to DELETE is skipped when the connection is used again."""
     monkeypatch.setattr(client, "MOST_FACTOR", 1)  # on a busy machine the path looks long
     publisher = rig.publisher()
     receiver = rig.receiver(streams=1)

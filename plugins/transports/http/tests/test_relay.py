@@ -95,7 +95,7 @@ def test_a_relay_that_dies_or_lies_is_left_for_the_publisher(
     blocker = {"Authorization": f"Bearer {TOKEN}", "AstraFlow-Reader": "direct"}
     url = f"{publisher.endpoints[0]}/v1/weights/solver/1/manifest"
     assert "AstraFlow-From" not in httpx.get(url, headers=blocker).headers
-    with source.path.open("r+b") as file:  # memory of the relay that has gone bad
+    with source.path.open("r+b") as file:  # damaged memory of the relay
         file.seek(BLOCK + 5)
         byte = file.read(1)
         file.seek(BLOCK + 5)
@@ -146,7 +146,7 @@ def test_caches_may_keep_what_never_changes(rig: Any, model: Any) -> None:
 def test_a_bucket_of_plain_files_is_tried_before_the_publisher(
     rig: Any, announce: Any, read: Any, raw: Any, model: Any, tmp_path: Path
 ) -> None:
-    """A static file server with ranges stands for an object store; it knows no readers and no leases."""
+    """A static file server with ranges stands for an object store; it has no readers and no leases."""
     import uvicorn
     from starlette.applications import Starlette
     from starlette.routing import Mount

@@ -1,4 +1,4 @@
-"""Weights of a run with ``[tls]``: publishers, relays and where engines ask for deliveries."""
+"""Weights of a run with ``[tls]``: publishers, relays, and the server from which engines request deliveries."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_versions_travel_over_tls_and_by_relays(
 
 
 def fetched(rig: Any, announce: Any, model: Any, publishes: RunTls, receives: RunTls | None) -> str:
-    """What a receiver says that cannot fetch a version."""
+    """The error of a receiver that cannot fetch a version."""
     give_process(publishes)
     publisher = rig.publisher()
     told = announce(publisher.publish(1, model(blocks=1)), *publisher.endpoints)

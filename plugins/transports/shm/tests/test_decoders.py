@@ -1,4 +1,4 @@
-"""What lies or rings in shared memory is refused or read, whatever it is."""
+"""Files and notifications in shared memory are decoded or refused, whatever they contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only shared memory does: files used again, leases of the kernel, a bell, memory that is full."""
+"""Behaviour of shared memory only: reused files, leases of the kernel, notifications by a socket, full memory."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def until(what: Callable[[], object]) -> None:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A folder with a short path: the bell is a socket."""
+    """A folder with a short path, since notifications use a socket in it."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="shm-") as folder:
         yield Path(folder)
 
@@ -151,12 +151,12 @@ def test_the_bell_brings_a_version_before_it_is_asked_for(
 
 
 def rung(receiver: ShmReceiver, publisher: ShmPublisher) -> Announcement:
-    """A version that the receiver has verified before it is asked for."""
+    """A version that the receiver has verified before its ``fetch`` is called."""
     receiver.fetch(told(publisher.publish(1, model(1)), publisher), DEADLINE_S)
     last = told(publisher.publish(2, model(2)), publisher)
     end = time.monotonic() + DEADLINE_S
     while not (receiver._ahead and receiver._ahead.manifest.version == last.version):
-        assert time.monotonic() < end, "no ring was heard"
+        assert time.monotonic() < end, "no notification arrived"
         if not receiver._ahead:  # a subscription takes a moment: the first rings may be missed
             last = told(publisher.publish(last.version + 1, model(2)), publisher)
             publisher.retain(frozenset())

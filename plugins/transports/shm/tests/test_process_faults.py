@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 class NoLink:
-    """Both sides map the same memory: nothing stands between them."""
+    """Both sides map the same memory, without a link between them."""
 
     holds = False
 

@@ -1,5 +1,5 @@
-"""A publisher's process that has the run's keys and lies: each line of its input is the lie from then on, which it
-says again. At first it prints what a trainer would announce."""
+"""A publisher's process that has the run's keys and sends wrong replies: each line of its input names the fault from
+then on, and is printed again. At first it prints the announcement of its version."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A publisher with the right keys whose sizes lie: the receiver's process says which block of what failed, and its
-memory stays bounded."""
+"""A publisher with the right keys that announces wrong sizes: the receiver's process reports the block that failed, and
+its memory stays bounded."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Writes the test vectors that are not there. Those that are stay: a reader has to read them, whatever the
-writer would choose today."""
+"""Writes the test vectors that are missing. Existing ones are kept: a reader has to decode them, whatever the current
+writer would produce."""
 
 from __future__ import annotations
 
