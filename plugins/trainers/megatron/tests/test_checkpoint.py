@@ -147,7 +147,7 @@ def test_memory_that_does_not_suffice_is_advised_about(
 
     batch = course.prepared(course.sampled(2))
     monkeypatch.setattr(course.trainer._optimizer.model.module.decoder, "forward", hungry)
-    with pytest.raises(RunFailed, match="set micro_batch_tokens = 30 "):
+    with pytest.raises(RunFailed, match="set micro_batch_tokens = 45 "):
         course.trainer.step(batch, course.algorithm, 1)
-    with pytest.raises(RunFailed, match="set micro_batch_tokens = 30 "):
+    with pytest.raises(RunFailed, match="set micro_batch_tokens = 45 "):
         course.trainer.logprobs(batch, "current")
