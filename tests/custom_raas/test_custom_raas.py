@@ -148,6 +148,13 @@ def checking(
         pool.shutdown(cancel_futures=True)
 
 
+@pytest.mark.turns(
+    "tests/custom_raas/wrong_raas.py",
+    "examples/custom_raas/*.py",
+    "contrib/commands/raas_check/src/**/*.py",
+    "libs/wire/src/**/*.py",
+    unit="wrong raas",
+)
 @pytest.mark.slow
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize("kind", MISTAKES)
