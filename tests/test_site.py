@@ -118,6 +118,7 @@ def served(folder: Path) -> Iterator[str]:
         thread.join(10)
 
 
+@pytest.mark.turns("scripts/build_site.py", "scripts/website/*")
 @pytest.mark.slow
 @pytest.mark.backend
 @pytest.mark.timeout(400)

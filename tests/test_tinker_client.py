@@ -18,7 +18,19 @@ from agent_clients.environment import interpreter_with
 
 from astraflow_testing.runs import User
 
-pytestmark = [pytest.mark.backend, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.backend,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.turns(
+        "contrib/commands/tinker/src/**/*.py",
+        "examples/tinker/*.py",
+        "tests/agent_clients/environment.py",
+        "tests/agent_clients/tinker*",
+        "tests/agent_clients/peft.txt",
+        unit="tinker client",
+    ),
+]
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "tinker" / "train.py"

@@ -10,7 +10,17 @@ import pytest
 from agent_clients.environment import interpreter_with
 from test_tinker_client import lent_torch, script, served
 
-pytestmark = [pytest.mark.backend, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.backend,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.turns(
+        "contrib/commands/tinker/src/**/*.py",
+        "tests/agent_clients/environment.py",
+        "tests/agent_clients/tinker_cookbook*",
+        "tests/test_tinker_client.py",
+    ),
+]
 
 HERE = Path(__file__).parent / "agent_clients"
 __all__ = ["lent_torch", "served"]  # fixtures

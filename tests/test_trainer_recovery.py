@@ -205,6 +205,16 @@ def recovers_adapters(user: User, trainer: str, *overrides: str) -> None:
     assert f"the state of the optimizer is that after update {left}" in log
 
 
+ABOUT = (
+    "runtime/src/astraflow_runtime/trainer/*.py",
+    "runtime/src/astraflow_runtime/trainer/checkpoints/**/*.py",
+    "runtime/src/astraflow_runtime/raas/engines/offering.py",
+    "libs/torch_training/src/**/*.py",
+)
+"""What tests of adapters are about, beside their trainer."""
+
+
+@pytest.mark.turns(*ABOUT, "plugins/trainers/torch/src/**/*.py")
 @pytest.mark.slow
 @pytest.mark.backend
 @pytest.mark.timeout(400)
@@ -213,6 +223,7 @@ def test_an_adapter_is_recovered_and_the_optimizer_is_of_an_older_checkpoint(use
     recovers_adapters(user, "torch")
 
 
+@pytest.mark.turns(*ABOUT, "plugins/trainers/fsdp/src/**/*.py")
 @pytest.mark.slow
 @pytest.mark.backend
 @pytest.mark.timeout(400)

@@ -177,6 +177,7 @@ def test_mistakes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         resolve(REFERENCE, tmp_path / "file", True)
 
 
+@pytest.mark.turns("contrib/pypi_models/src/**/*.py")
 @pytest.mark.slow
 @pytest.mark.backend
 @pytest.mark.timeout(900)

