@@ -140,7 +140,7 @@ def ranks_of_trainer(user: User) -> tuple[list[int], list[int]]:
 
 
 def recovered(directory: Path) -> int:
-    """How often the run says that its trainer got weights from the pool."""
+    """How often the log of the run reports that its trainer got weights from the pool."""
     return (directory / "metrics.jsonl").read_text().count('"recovery"')
 
 
@@ -260,13 +260,13 @@ def built(kind: str, name: str, keys: dict[str, Any], role: str, directory: Path
 
 @pytest.fixture
 def store() -> Iterator[Path]:
-    """A folder for versions, with a short path: the doorbell of shared memory is a socket in it."""
+    """A folder for versions, with a short path, since notifications of shared memory use a socket in it."""
     with tempfile.TemporaryDirectory(prefix="w-") as folder:
         yield Path(folder)
 
 
 class Told:
-    """The dataflow, for a trainer that asks who has a version."""
+    """The dataflow of a trainer that asks which RaaS have a version."""
 
     def __init__(self, offered: Announcement) -> None:
         self.version = AnnouncementMessage(

@@ -100,7 +100,7 @@ def test_objects_and_calls_are_actions(url: str) -> None:
     assert function["parameters"] == {"type": "object", "properties": {"message": {"type": "string"}}, "required": ["message"]}  # fmt: skip
     assert no.messages[0]["role"] == "tool" and yes.reward == 1
     assert [text(one) for one in told] == [
-        "There is no tool 'fly'; call act.", "The arguments of act are no JSON object.", "Call a tool: act.",
+        "There is no tool 'fly'; call act.", "The arguments of act are not a JSON object.", "Call a tool: act.",
         "Invalid message: message: Field required",
     ]  # fmt: skip
     begun, no, yes = play(

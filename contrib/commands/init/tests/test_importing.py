@@ -257,7 +257,7 @@ def test_what_is_printed_and_written_says_what_is_left(
     [
         ("a.yaml", "a: [", [], "a.yaml cannot be read as .yaml"),
         ("a.json", "[1]", [], "a.json has no settings"),
-        ("a.toml", "x = 1", [], "a configuration with x is of no system that is known; say which it is: --from"),
+        ("a.toml", "x = 1", [], "a configuration with x is not a configuration of a known system; say which it is: --from"),
         ("a.yaml", "actor_rollout_ref: {a: 1}\norchestrator: {a: 1}", [], "may be of prime-rl or verl"),
         ("a.py", "x = 1", [], "expected .yaml, .json or .toml, or a script"),
         ("a.toml", "x = 1", ["--from", "nemo"], "--from nemo: expected one of astraflow, prime-rl, trl, verl"),

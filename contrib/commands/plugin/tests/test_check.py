@@ -85,7 +85,7 @@ Requires-Dist: astraflow-core>=0.1,<0.2
             HEAD,
             {
                 "requirements": "astraflow-core is not among",
-                "licence": "no licence is named",
+                "licence": "pyproject.toml has no licence",
                 "readme": "it has no README",
             },
         ),

@@ -77,7 +77,7 @@ def _called(config: OpenEnvConfig, tools: Tools, action: Action) -> Json:
     if call.name not in names:
         raise ValueError(f"There is no tool {call.name!r:.80}; call {', '.join(names)}.")
     if not isinstance(call.arguments, dict):
-        raise ValueError(f"The arguments of {call.name} are no JSON object.")
+        raise ValueError(f"The arguments of {call.name} are not a JSON object.")
     if config.actions == "tools":
         return {**config.action, **call.arguments}
     return {"type": "call_tool", "tool_name": call.name, "arguments": call.arguments}

@@ -124,9 +124,7 @@ class OpenEnvTasksConfig(ConfigModel):
         "train", description="Split, of those that the server has."
     )
     skip: Annotated[int, Field(ge=0)] = Field(0, description="Tasks that are left out first.")
-    size: OrNone[PositiveInt] = Field(
-        None, description="Tasks behind those; 'none': all that there are."
-    )
+    size: OrNone[PositiveInt] = Field(None, description="Number of tasks after those; 'none': all.")
     reset: dict[str, Any] = Field({}, description="Other data of the reset, data['reset'].")
     token_variable: OrNone[str] = Field(
         None, description="Variable of the environment that has the bearer token for url."

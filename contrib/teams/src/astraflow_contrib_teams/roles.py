@@ -88,7 +88,7 @@ class Role:
             return self._encoded(engine, values)
         except NotEncodable as error:
             raise UserError(
-                f"the role {self._name!r}, played by {self.policy!r}, cannot be told its task: {error.cause}. A tokenizer with few "
+                f"the task of role {self._name!r} cannot be encoded for policy {self.policy!r}: {error.cause}. A tokenizer with few "
                 f"characters needs words of your own in [workflow.{self._name}] template and system ('' for none), prompts "
                 "that it can encode, and workflow.chat = false for plain text; or take a model that encodes any text"
             ) from error

@@ -31,7 +31,7 @@ class SelfPlay:
         casting.check_trained("player")
         if self._opponent.policy == self._player.policy:
             raise PreflightError(
-                f"workflow 'self_play': {self._player.policy!r} would play against itself as it is; give the run an older "
+                f"workflow 'self_play': {self._player.policy!r} would play against its newest version; give the run an older "
                 f'version of it, [engines.opponent] with follows = "{self._player.policy}", or name another in '
                 "workflow.opponent.policy"
             )

@@ -94,7 +94,7 @@ class TextGame(ABC):
         call = action.calls[0]
         try:
             if not isinstance(call.arguments, dict):
-                raise ValueError("arguments are no JSON object")
+                raise ValueError("arguments are not a JSON object")
             return self.move(self.called(call.name, call.arguments))
         except (KeyError, ValueError) as error:
             return MoveResult(f"No such call of {call.name!r}: {error}.")

@@ -53,7 +53,7 @@ def write_model(folder: Path, seed: int = 0) -> Path:
 
 
 def serving(command: list[str], ready: str, log: Path) -> Iterator[None]:
-    """Run a server until the test is over; its last words if it does not start."""
+    """Run a server until the test is over; fails with the end of its log if it does not start."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,

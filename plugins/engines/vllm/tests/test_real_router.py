@@ -1,5 +1,5 @@
-"""The real vllm-router in front of stand-ins for two servers: they speak the routes that the engine calls, and sample
-nothing real."""
+"""The real vllm-router in front of stand-ins for two servers: they serve the routes that the engine calls, and sample
+no real tokens."""
 
 from __future__ import annotations
 

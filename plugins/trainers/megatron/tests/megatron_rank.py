@@ -131,7 +131,7 @@ class Shown:
                 end = start + len(bits) // width
         sizes = [sum(len(part[4]) for part in rank) for rank in slices]
         assert sum(sizes) == sum(len(data) for _, _, data in whole.values())
-        # Stages and experts differ in size; nobody has all.
+        # Stages and experts differ in size; no rank has all of them.
         assert max(sizes) < 0.8 * sum(sizes), sizes
 
     def resumed(self, course: Course, norms: list[float]) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class Shown:
             np.testing.assert_allclose(value, weights_before[name], rtol=0, atol=1e-7)
 
     def refused(self, course: Course, poisoned: Batch) -> None:
-        """Every rank has to say no, or the others would wait for it."""
+        """Every rank has to refuse, or the others would wait for it."""
         try:
             course.trainer.step(poisoned, course.algorithm, 9)
         except NonFiniteLoss:

@@ -15,7 +15,7 @@ _PAGE = "coming-from-astraflow.md"
 def add_raas(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``compat raas``."""
     parser.description = (
-        "Stands between the dataflow of a run and rollout services that were written for the public AstraFlow: it leases "
+        "An adapter between the dataflow of a run and rollout services that were written for the public AstraFlow: it leases "
         "tasks for them, brings them the weights and pushes what they return. They register at the address that the "
         "second file names. It ends with the run."
     )
@@ -44,7 +44,7 @@ def add_dataflow(parser: argparse.ArgumentParser) -> None:
 def add_trainer(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``compat trainer``."""
     parser.description = (
-        "Stands between the dataflow of a run and trainers that were written for the public AstraFlow: they get its batches, and "
+        "An adapter between the dataflow of a run and trainers that were written for the public AstraFlow: they get its batches, and "
         "their versions are published by the run's transports. It ends with the run."
     )
     _add_common(parser)

@@ -96,7 +96,8 @@ class DataflowConfig(DoorConfig):
         "127.0.0.1:0", description="HOST:PORT where our RaaS reach this process."
     )
     register_at: str = Field(
-        "", description="URL of the public dataflow, to register there; empty: somebody else does."
+        "",
+        description="URL of the public dataflow, to register there; empty: the adapter does not register.",
     )
     uid: str = Field("astraflow", description="Name to register with.")
     gpu_count: Annotated[int, Field(ge=0)] = Field(0, description="GPUs to register with.")

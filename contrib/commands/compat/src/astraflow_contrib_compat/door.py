@@ -53,7 +53,7 @@ class PathKeyGuard:
             if hmac.compare_digest(first.encode("utf-8", "replace"), self._key.encode()):
                 scope = {**scope, "path": f"/{rest}", "raw_path": f"/{rest}".encode()}
             elif not authorized(dict(scope["headers"]).get(b"authorization"), self._key):
-                told = "this needs the key of the file key_file: as a bearer, or as http://HOST:PORT/KEY"
+                told = "this request needs the key in key_file: as a bearer token, or as http://HOST:PORT/KEY"
                 await JSONResponse({"error": told}, status_code=401)(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -14,19 +14,19 @@ def astraflow_commands() -> list[Command]:
     return [
         Command(
             name="compat raas",
-            summary="let rollout services work for a run that speak the protocol of the public AstraFlow",
+            summary="let rollout services with the protocol of the public AstraFlow work for a run",
             group="start a run",
             target="astraflow_contrib_compat.command:add_raas",
         ),
         Command(
             name="compat dataflow",
-            summary="let RaaS of a run work for a dataflow that speaks the protocol of the public AstraFlow",
+            summary="let RaaS of a run work for a dataflow with the protocol of the public AstraFlow",
             group="start a run",
             target="astraflow_contrib_compat.command:add_dataflow",
         ),
         Command(
             name="compat trainer",
-            summary="let trainers train a policy of a run that speak the protocol of the public AstraFlow",
+            summary="let trainers with the protocol of the public AstraFlow train a policy of a run",
             group="start a run",
             target="astraflow_contrib_compat.command:add_trainer",
         ),

@@ -21,7 +21,7 @@ from astraflow_runtime.logprob_gap import FLOOR, Gap, gap, shifted
 from astraflow_runtime.preflight.rows import Floats
 
 SURE = 5.0
-"""Standard errors from which the tokens are not from the distribution that was asked for."""
+"""Standard errors beyond which the tokens are not from the requested distribution."""
 
 LARGEST_RATIO = 4.0
 """Rare tokens count no more than this, or chance decides."""

@@ -17,7 +17,7 @@ FIGURES = (
     "reward", "trained_reward", "loss", "kl", "entropy", "clip_fraction", "grad_norm", "staleness_mean",
     "completion_length_mean", "truncated_fraction", "tokens_per_s", "wait_s", "update_s",
 )  # fmt: skip
-"""What the tool metrics gives unless it is asked for others."""
+"""The metrics that the tool metrics returns by default."""
 _EVALUATIONS = 10
 _KEYS = 40
 _MOST_RUNS = 100

@@ -34,7 +34,7 @@ FIGURES = (
     "clip_fraction", "grad_norm", "staleness_mean", "staleness_max", "completion_length_mean", "truncated_fraction",
     "equal_groups_fraction", "tokens_per_s", "wait_s", "update_s", "lr",
 )  # fmt: skip
-"""What the page of a run draws unless it is asked for others."""
+"""The metrics that the page of a run draws by default."""
 MOST_COMPARED = 8
 _BUCKETS = 600
 _MOST_BUCKETS = 4000
@@ -195,7 +195,7 @@ class PageRoutes:
     def _compare(self, request: Request, session: BrowserSession) -> Any:
         names = list(dict.fromkeys(request.query_params.getlist("run")))
         if not 0 < len(names) <= MOST_COMPARED:
-            raise Refused(400, f"name 1 to {MOST_COMPARED} runs; {len(names)} are named")
+            raise Refused(400, f"expected 1 to {MOST_COMPARED} runs; the request has {len(names)}")
         runs = [self._folder.run(name) for name in names]
         flat = {run.name: flatten(run.shown_config) for run in runs}
         keys = differing(flat)

@@ -200,7 +200,9 @@ class PoolHost:
         try:
             await self._call("/v1/hosts/leave", message, Remaining, _LEAVE_S)
         except (DeadlineExceeded, Refused) as error:
-            log.info("the pool could not be told that host %s left: %s", self.name, error)
+            log.info(
+                "the departure of host %s could not be reported to the pool: %s", self.name, error
+            )
 
 
 def host_name() -> str:

@@ -101,7 +101,7 @@ def _reason(
     if engine.get("replicas", 1) != 1:
         return "its engine has replicas"
     if ":" in use or "adapters" not in catalog.flags(Kind.ENGINE, use):
-        return f"engine {use!r} is no installed component that serves adapters"
+        return f"engine {use!r} is not an installed component that serves adapters"
     return ""
 
 
@@ -237,7 +237,7 @@ def digest_of_folder(folder: Path, most: int, copy: Path | None = None) -> str:
             while piece := source.read(_PIECE):
                 most -= len(piece)
                 if most < 0:
-                    raise OSError(f"there is no room for a copy of {folder}")
+                    raise OSError(f"there is no disk space for a copy of {folder}")
                 part.update(piece)
                 if target is not None:
                     target.write(piece)

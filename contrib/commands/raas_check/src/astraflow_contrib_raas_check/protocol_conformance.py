@@ -112,7 +112,7 @@ class Script:
         said = header.prompt_id, header.eval_set
         if said != (task.prompt_id, task.eval_set):
             raise RequirementFailed(
-                f"task {task.id} is of {task.prompt_id, task.eval_set}, its group of {said}"
+                f"task {task.id} has prompt and set {task.prompt_id, task.eval_set}, but its group {said}"
             )
         if header.trajectories + header.rejected != task.group_size:
             raise RequirementFailed(

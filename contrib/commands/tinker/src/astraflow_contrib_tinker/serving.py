@@ -123,7 +123,7 @@ async def _serve(
             f"{base.name} for Tinker clients: set these where a script runs; Ctrl-C ends the server"
         )
         if kept:
-            print_line(f"goes on with {len(kept)} models: {', '.join(kept)}")
+            print_line(f"continues with {len(kept)} models: {', '.join(kept)}")
         print_line(f"export TINKER_BASE_URL={server.url}")
         if keys:
             print_line(f"TINKER_API_KEY is for each user the key in {arguments.keys}")

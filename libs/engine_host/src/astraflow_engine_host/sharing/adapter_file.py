@@ -32,7 +32,7 @@ def check_adapter(file: Path, version: int, digest: str) -> None:
 def _problem(spec: TensorSpec) -> str:
     side = next((at for end, at in _SIDES.items() if spec.name.endswith(end)), None)
     if side is None or len(spec.shape) != 2:
-        return "is no factor of an adapter: a matrix lora_A.weight or lora_B.weight was expected"
+        return "is not a factor of an adapter: a matrix lora_A.weight or lora_B.weight was expected"
     if spec.dtype not in _DTYPES:
         return f"has dtype {spec.dtype}; a shared engine takes {', '.join(sorted(_DTYPES))}"
     if not 1 <= (rank := spec.shape[side]) <= MOST_RANK:

@@ -16,7 +16,7 @@ KNOWN_CAUSES = (
     (
         r"No module named '?sglang|No such file or directory: '[^']*python",
         (
-            "that interpreter is not there or has no SGLang: install sglang into an environment of its own "
+            "that interpreter is not there or has no SGLang: install sglang into a separate environment "
             "and name its python in the key server_python"
         ),
     ),

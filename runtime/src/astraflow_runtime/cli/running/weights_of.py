@@ -134,7 +134,7 @@ class WeightsOf:
         if source.kind != "full":
             raise UserError(
                 f"version {version} is an adapter for the model with digest {source.base}; "
-                "it makes no folder of its own"
+                "it cannot be written as a model folder"
             )
         partial = folder.with_name(f"{folder.name}.partial")
         try:

@@ -45,7 +45,7 @@ class ForeignResults:
                 f"n_trajs is {count}, with {len(rewards)} rewards and {len(episodes)} trajectories"
             )
         if count > most:
-            raise WrongResult(f"{count} trajectories, {most} were asked for")
+            raise WrongResult(f"{count} trajectories, but only {most} were requested")
         metrics = _metrics(result.get("agent_metrics"))
         return [
             self._trajectory(episode, float(reward), metrics)

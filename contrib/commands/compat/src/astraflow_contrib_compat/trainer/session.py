@@ -141,7 +141,9 @@ class ForeignTrainer:
             try:
                 await self._post("/v1/trainers/failed", failed, messages.Done)
             except AstraFlowError as error:
-                log.warning("the end of the trainer of %r was not told: %s", self.policy, error)
+                log.warning(
+                    "the end of the trainer of %r could not be reported: %s", self.policy, error
+                )
         await self._weights.close()
         await asyncio.to_thread(self._publisher.close)
 

@@ -107,7 +107,7 @@ def _data(settings: Settings, draft: Draft, models: list[str]) -> None:
     keys, roles = _WORKFLOWS.get(workflow, ({"use": "single_turn", "chat": True}, ()))
     if workflow not in _WORKFLOWS:
         draft.todo.append(
-            f"choose a workflow or an environment for {workflow!r}; single_turn stands there now"
+            f"choose a workflow or an environment for {workflow!r}; single_turn is set now"
         )
     for key, value in keys.items():
         draft.put(f"workflow.{key}", value, f"workflow_cls: {workflow}" if key == "use" else "")
@@ -116,7 +116,7 @@ def _data(settings: Settings, draft: Draft, models: list[str]) -> None:
     reward = settings.take("dataflow.workflow_spec.reward_fn")
     if reward is not None:
         if reward not in _REWARDS:
-            draft.todo.append(f"choose a reward for {reward!r}; exact stands there now")
+            draft.todo.append(f"choose a reward for {reward!r}; exact is set now")
         draft.put("reward.use", _REWARDS.get(reward, "exact"), f"reward_fn: {reward}")
     curator = settings.choice("dataflow.curator", {**_CURATORS, "": ""}, "")
     if curator:

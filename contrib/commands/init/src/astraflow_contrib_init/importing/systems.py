@@ -28,7 +28,7 @@ def system_of(nested: Mapping[str, Any]) -> System:
     what = (
         f"may be of {' or '.join(each.title for each in fitting)}"
         if fitting
-        else "is of no system that is known"
+        else "is not a configuration of a known system"
     )
     raise UserError(
         f"a configuration with {names} {what}; say which it is: --from {', '.join(SYSTEMS)}"

@@ -44,9 +44,7 @@ def read(nested: dict[str, Any]) -> tuple[Draft, Settings]:
     steps = settings.take("max_steps", 100)
     if steps < 1:
         steps = 100
-        draft.todo.append(
-            "set [run] steps: updates, in place of num_train_epochs; 100 stand there now"
-        )
+        draft.todo.append("set [run] steps: updates, in place of num_train_epochs; 100 are set now")
     draft.put("run.steps", steps, "max_steps")
     draft.put("run.max_staleness", 0, "TRL is on-policy; 1 lets sampling and training overlap")
     draft.carry(settings, {"num_generations": "run.group_size", "seed": "run.seed"})
@@ -95,7 +93,7 @@ def _prompts(settings: Settings, draft: Draft) -> None:
     draft.put("reward.use", "exact")
     functions = settings.take("reward_funcs")
     what = f"the functions {functions}" if functions else "your reward functions"
-    draft.todo.append(f"name the reward in place of {what}; exact stands there now")
+    draft.todo.append(f"name the reward in place of {what}; exact is set now")
 
 
 def _batch(settings: Settings, draft: Draft, policy: str) -> None:
@@ -143,7 +141,7 @@ def _algorithm(settings: Settings, draft: Draft, algorithm: str) -> None:
     loss = str(settings.take("loss_type", "dapo"))
     keys = _LOSSES.get(loss, {"use": "grpo"})
     if loss not in _LOSSES:
-        draft.todo.append(f"choose an algorithm for loss_type {loss!r}; grpo stands there now")
+        draft.todo.append(f"choose an algorithm for loss_type {loss!r}; grpo is set now")
     levels = {"token": False, "sequence": True}
     if settings.choice("importance_sampling_level", levels, "token"):
         keys = {"use": "gspo"}

@@ -44,7 +44,7 @@ def read(nested: dict[str, Any]) -> tuple[Draft, Settings]:
     draft.put("run.name", run_name(str(name)), "experiment_name")
     steps = settings.number("trainer.total_training_steps")
     if steps is None:
-        draft.todo.append("set [run] steps: updates, in place of total_epochs; 100 stand there now")
+        draft.todo.append("set [run] steps: updates, in place of total_epochs; 100 are set now")
     draft.put("run.steps", int(steps or 100), "total_training_steps")
     draft.put("run.max_staleness", 0, "verl is on-policy; 1 lets sampling and training overlap")
     samples = settings.number(f"{_ROLLOUT}n") or 1
@@ -58,7 +58,7 @@ def read(nested: dict[str, Any]) -> tuple[Draft, Settings]:
     prompts = settings.number("data.train_batch_size")
     if prompts is None:
         draft.todo.append(
-            f"set batch_sequences of {policy}: data.train_batch_size x rollout.n; 1024 stand there now"
+            f"set batch_sequences of {policy}: data.train_batch_size x rollout.n; 1024 are set now"
         )
     draft.put(
         f"{policy}.batch_sequences",
@@ -123,9 +123,7 @@ def _data(settings: Settings, draft: Draft) -> None:
     name = settings.take("custom_reward_function.name", "compute_score")
     draft.put("reward.use", "math_verify")
     if function:
-        draft.todo.append(
-            f"name a reward that calls {name} of {function}; math_verify stands there now"
-        )
+        draft.todo.append(f"name a reward that calls {name} of {function}; math_verify is set now")
 
 
 def _files(value: Any) -> list[str]:
@@ -187,7 +185,7 @@ def _algorithm(settings: Settings, draft: Draft, algorithm: str) -> None:
     use = _LOSSES.get(loss) or _ADVANTAGES.get(estimator, "grpo")
     if estimator not in _ADVANTAGES or loss not in {"vanilla", *_LOSSES}:
         draft.todo.append(
-            f"choose an algorithm for {estimator} with the loss {loss}; {use} stands there now"
+            f"choose an algorithm for {estimator} with the loss {loss}; {use} is set now"
         )
     draft.put(f"{algorithm}.use", use, f"adv_estimator: {estimator}, loss_mode: {loss}")
     if use in ("grpo", "gspo", "sapo", "cispo"):

@@ -89,7 +89,9 @@ def check_licence(target: CheckedTarget) -> CheckResult:
     files = _fields(target, "License-File")
     problems = []
     if not named:
-        problems.append('no licence is named: license = "Apache-2.0" in [project], or another')
+        problems.append(
+            'pyproject.toml has no licence: set license = "Apache-2.0" in [project], or another'
+        )
     if not files:
         problems.append(
             'the text of the licence is not in the distribution: license-files = ["LICENSE"]'

@@ -160,7 +160,7 @@ def decompressed(body: bytes) -> bytes:
         with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(body) as reader:
             whole = reader.read(MOST_BODY_BYTES + 1)
     except zstandard.ZstdError as error:
-        raise Refused(400, f"the body is no zstd: {error}") from error
+        raise Refused(400, f"the body is not valid zstd: {error}") from error
     if len(whole) > MOST_BODY_BYTES:
         raise Refused(
             413, f"the body has more than {MOST_BODY_BYTES} bytes when it is decompressed"

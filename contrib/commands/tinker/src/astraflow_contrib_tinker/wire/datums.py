@@ -24,7 +24,7 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 }
 _NAMED_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "int64": np.dtype("<i8")}
 _UNLISTED = {"target_tokens": -1}
-"""What stands in cells that a sparse tensor does not list; 0 in others."""
+"""The value of cells that a sparse tensor does not list; 0 for other keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def _message(empty: Any, body: bytes) -> Any:
         empty.ParseFromString(body)
     except protobuf.DecodeError as error:
         raise _bad(
-            "the body is no ForwardBackwardRequest of tinker_public.proto; JSON is sent with content-type "
+            "the body is not a ForwardBackwardRequest of tinker_public.proto; JSON is sent with content-type "
             "application/json"
         ) from error
     return empty
@@ -93,7 +93,7 @@ def _tokens(datum: Any, where: str) -> npt.NDArray[np.int32]:
     for chunk in datum.model_input:
         if not chunk.HasField("encoded_text"):
             raise _bad(
-                f"{where}.model_input has a chunk that is no text; this server trains on tokens"
+                f"{where}.model_input has a chunk that is not text; this server trains on tokens"
             )
         parts.append(_from_bytes(chunk.encoded_text.tokens, np.dtype("<i4"), where))
     whole = np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else np.zeros(0)
@@ -117,7 +117,9 @@ def _tensor(name: str, sent: Any, where: str) -> Array:
 
 def _from_bytes(data: bytes, dtype: np.dtype[Any], where: str) -> npt.NDArray[Any]:
     if len(data) % dtype.itemsize:
-        raise _bad(f"{where} has {len(data)} bytes, which are no whole {dtype.name} values")
+        raise _bad(
+            f"{where} has {len(data)} bytes, which is not a whole number of {dtype.name} values"
+        )
     return np.frombuffer(data, dtype)
 
 
@@ -150,7 +152,7 @@ def _from_csr(
         and bool(((col >= 0) & (col < columns)).all())
     )
     if not right:
-        raise _bad(f"{where} is no sparse tensor (CSR) of the shape {list(shape)}")
+        raise _bad(f"{where} is not a sparse tensor (CSR) of the shape {list(shape)}")
     whole = np.full((rows, columns), _UNLISTED.get(name, 0), values.dtype)
     whole[np.repeat(np.arange(rows), np.diff(crow)), col] = values
     return whole
@@ -231,7 +233,7 @@ def tokens_of(given: JsonModelInput, where: str) -> npt.NDArray[np.int32]:
             raise _bad(f"{where} has a chunk {chunk.type!r}; this server works on tokens alone")
         tokens += chunk.tokens
     if tokens and not (min(tokens) >= 0 and max(tokens) < 1 << 31):
-        raise _bad(f"{where} has a token that is no id of a token")
+        raise _bad(f"{where} has a value that is not a token id")
     return np.array(tokens, np.int32)
 
 

@@ -140,7 +140,7 @@ class EnginePool:
         if result.finish_reason == "abort":
             raise Refused(503, "the engine ended the request; send it again")
         wrong = set(result.versions.tolist()) - {snapshot.version}
-        assert not wrong, f"versions {wrong} where {snapshot.version} was asked for"
+        assert not wrong, f"tokens of versions {wrong}, expected {snapshot.version}"
         return cut_at(result, wish.stops, self._text)
 
     def _tokens_of(self, stop: str) -> tuple[int, ...]:

@@ -173,7 +173,7 @@ class Store:
     def _of(self, model_id: str) -> Path:
         """The folder of a model, which no id leads out of."""
         if not _MODEL.fullmatch(model_id):
-            raise Refused(400, f"{model_id[:120]!r} is no id of a model")
+            raise Refused(400, f"{model_id[:120]!r} is not a model id")
         return self.directory / model_id.replace(":", ".")
 
     def remove(self, model_id: str, kind: Kind, name: str) -> None:
