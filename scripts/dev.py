@@ -307,12 +307,11 @@ def _pytest(markers: str, *args: str) -> int:
     os.environ.setdefault("ASTRAFLOW_ENVIRONMENTS", str(VENV / "envs"))
     # Without byte code each worker rewrites the assertions of all tests, and each process compiles what it imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    variables = tiers.VARIABLES.get(markers, {})
-    code = _call("-m", "pytest", "-m", markers, *args, variables=variables)
+    code = _call("-m", "pytest", "-m", markers, *args, variables=tiers.ONE_THREAD)
     if code != tiers.FAILED or not (again := tiers.to_run_again(ROOT)):
         return code
     print(f"== once more, alone: {', '.join(again)}", flush=True)
-    code = _call("-m", "pytest", "-m", markers, *args, *tiers.ALONE, variables=variables)
+    code = _call("-m", "pytest", "-m", markers, *args, *tiers.ALONE, variables=tiers.ONE_THREAD)
     if code == 0:
         print(f"== UNSTEADY, to be mended: {', '.join(again)} failed, and passed alone", flush=True)
     return code

@@ -41,8 +41,7 @@ RECORDS = {SLOW: "slow", BACKEND: "backend"}
 
 # The workers keep the cores busy; threads of each would spin while they wait for one another.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-VARIABLES = {LIGHT: ONE_THREAD, SLOW: ONE_THREAD}
-"""Environment variables of the tiers; a server that a backend's test waits for has the cores to itself."""
+"""Environment variables of all tiers."""
 
 FAILED = 1
 """Exit code of pytest where tests failed."""
