@@ -17,18 +17,23 @@ from astraflow_sandbox.code_runner import ProgramLimits, ProgramResult
 from astraflow_sandbox.guest.seccomp import DENIED, machine_index
 from astraflow_sandbox.subprocess_runner import SubprocessRunner, WarmRunner
 
-LIMITS = ProgramLimits(cpu_s=2, deadline_s=120, memory_mb=256, disk_mb=16)
+LIMITS = ProgramLimits(cpu_s=1, deadline_s=120, memory_mb=256, disk_mb=16)
 WITHOUT_NAMESPACES = ("namespaces", "files")
 slow = pytest.mark.slow
+OTHERS = (
+    slow,
+    pytest.mark.turns("libs/sandbox/src/**/*.py", "libs/sandbox/tests/probes.py"),
+)
+"""Marks of the runners that are not the one in use on most hosts."""
 
 
 @pytest.fixture(
     scope="module",
     params=[
         "warm",
-        pytest.param("cold", marks=slow),
-        pytest.param("without namespaces", marks=slow),
-        pytest.param("without Landlock", marks=slow),
+        pytest.param("cold", marks=OTHERS),
+        pytest.param("without namespaces", marks=OTHERS),
+        pytest.param("without Landlock", marks=OTHERS),
     ],
 )
 def runner(request: pytest.FixtureRequest) -> Iterator[SubprocessRunner]:
@@ -229,7 +234,7 @@ ENDLESS = {
 @pytest.mark.parametrize("name", ENDLESS)
 def test_processor_time_is_bounded(runner: SubprocessRunner, name: str) -> None:
     result = run(runner, ENDLESS[name])
-    assert result.ending == "cpu" and 1 <= result.cpu_s < 6, result
+    assert result.ending == "cpu" and 0.5 <= result.cpu_s < 6, result
 
 
 @slow
