@@ -311,7 +311,7 @@ def test_a_role_whose_words_cannot_be_encoded_says_what_to_write(
     workflow = PlanAndSolve(PlanAndSolveConfig(chat=chat), run_of("solver"))
     policies = ScriptedPolicies(("solver",), sampling=ROOMY)
     monkeypatch.setattr(PairsTokenizer, "encode", encode)
-    says = r"'planner', played by 'solver'.*cannot encode 'You'\. .*\[workflow\.planner\] template .*chat = false"
+    says = r"'planner' cannot be encoded for policy 'solver'.*cannot encode 'You'\. .*\[workflow\.planner\] template .*chat = false"
     with pytest.raises(UserError, match=says):
         asyncio.run(workflow.run_episode(policies.engines(), Prompt("p", {"prompt": TASK})))
 

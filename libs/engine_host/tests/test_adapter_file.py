@@ -20,7 +20,7 @@ from astraflow_engine_host.sharing import adapter_file
         (adapter(7, 0), "has rank 0"),
         (adapter(7, dtype=np.int8), "has dtype I8"),
         (adapter(7, dtype=np.float64), "has dtype F64"),
-        (adapter(7, name="other"), "no factor"),
+        (adapter(7, name="other"), "not a factor"),
         (b"\xff" * 64, "header"),
         (adapter(7, 512), "was announced"),
     ],

@@ -74,7 +74,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no dict": ([1], "expected a dict"),
     "the flat form of the documents": ({"input_ids": [1], "output_ids": [2]}, "n_trajs, rewards"),
     "a failure": ({"ok": False, "error": "boom"}, "failed there: boom"),
-    "too many": (result(sequence()) | {"n_trajs": 5, "rewards": [0.0] * 5, "trajectories": [{}] * 5}, "4 were asked"),
+    "too many": (result(sequence()) | {"n_trajs": 5, "rewards": [0.0] * 5, "trajectories": [{}] * 5}, "only 4 were requested"),
     "a count that lies": (result(sequence(), n_trajs=2), "n_trajs is 2"),
     "rewards that are text": (result(sequence(), rewards=["high"]), "rewards must be one row"),
     "no sequences": (result(), "without sequences"),

@@ -43,8 +43,8 @@ def test_adapters_in_an_installed_engine_are_shared() -> None:
         (config(trainer={"use": "torch"}), "no lora_rank"),
         (config(trainer={"use": "torch", "lora_rank": 0}), "no lora_rank"),
         (config(trainer={"use": "torch", "lora_rank": 513}), "larger than 512"),
-        (config(engine={"use": "my_module:Engine"}), "no installed component"),
-        (config(engine={"use": "sglang"}), "no installed component"),
+        (config(engine={"use": "my_module:Engine"}), "not an installed component"),
+        (config(engine={"use": "sglang"}), "not an installed component"),
         (config(engine={"python": "env:vllm"}), "'python'"),
         (config(engine={"replicas": 2}), "has replicas"),
         (config(engine={"devices": ["0"]}), "'devices'"),
@@ -81,7 +81,7 @@ def test_code_pipes_and_what_has_no_room_are_no_model(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a regular file"):
         digest_of_folder(piped, MOST)
     large = model_in(tmp_path / "large")
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(OSError, match="no disk space"):
         digest_of_folder(large, 3, tmp_path / "copy")
 
 
