@@ -12,7 +12,15 @@ import pytest
 
 from astraflow_testing.runs import TABLE_RUN
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.turns(
+        "contrib/commands/pack/src/**/*.py",
+        "*/pyproject.toml",
+        "libs/*/pyproject.toml",
+    ),
+]
 
 
 def outcome(*command: str | Path, **variables: str) -> str:
