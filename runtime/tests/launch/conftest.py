@@ -11,6 +11,7 @@ sys.path.insert(0, str(HERE))
 
 from launch_support import Command, Table  # noqa: E402
 
+from astraflow_runtime.forking.client import CHOICE, OWN  # noqa: E402
 from astraflow_runtime.launch.results import curves  # noqa: E402
 from astraflow_runtime.launch.watch import supervise  # noqa: E402
 from astraflow_runtime.raas.episodes import dry_process  # noqa: E402
@@ -21,6 +22,7 @@ from astraflow_tiny_model.folder import write_tiny_model  # noqa: E402
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv(CHOICE, OWN)  # fakes are not forked: a second of imports would be for nothing
     monkeypatch.setattr(supervise, "POLL_S", 0.1)
     # A worker of pytest has threads, and a dry call would take a new interpreter: `test_dry_call` shows both ways.
     monkeypatch.setattr(dry_process, "_may_fork", lambda: True)
