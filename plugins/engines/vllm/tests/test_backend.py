@@ -87,14 +87,6 @@ class OnVllm:
         run(scenario)
 
 
-@pytest.mark.turns(
-    "plugins/engines/vllm/src/**/*.py",
-    "plugins/engines/vllm/tests/conftest.py",
-    "libs/serving/src/**/*.py",
-    "testing/src/astraflow_testing/conformance/engine.py",
-    "testing/src/astraflow_testing/conformance/_models/*.py",
-    unit="vllm reloading",
-)
 class TestVllmReloading(OnVllm, EngineConformance):
     keys: ClassVar = {"update": "reload"}
 

@@ -26,16 +26,7 @@ from astraflow_plugin_vllm.config import VllmConfig
 from astraflow_plugin_vllm.engine import VllmEngine
 from astraflow_testing.conformance.subject import context
 
-pytestmark = [
-    pytest.mark.backend,
-    pytest.mark.timeout(240),
-    pytest.mark.turns(
-        "plugins/engines/vllm/src/**/*.py",
-        "plugins/engines/vllm/tests/conftest.py",
-        "libs/serving/src/**/*.py",
-        unit="vllm router",
-    ),
-]
+pytestmark = [pytest.mark.backend, pytest.mark.timeout(240)]
 GENERATE = "/inference/v1/generate"
 START_S, SCENARIO_S = 90.0, 120.0
 
