@@ -11,7 +11,18 @@ from astraflow_testing.conformance.subject import Subject, installed
 from astraflow_testing.conformance.workflow import WorkflowConformance
 from astraflow_testing.scripted_policies import Says, answer
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.turns(
+        "contrib/tools/src/**/*.py",
+        "contrib/tools/tests/offered_functions.py",
+        "libs/gateway/src/**/*.py",
+        "libs/wire/src/astraflow_wire/host/*.py",
+        "testing/src/astraflow_testing/conformance/workflow.py",
+        "testing/src/astraflow_testing/conformance/_workflows/*.py",
+        "testing/src/astraflow_testing/scripted_policies.py",
+    ),
+]
 
 HERE = str(Path(__file__).parent)
 CALL = '<tool_call>{"name":"add","arguments":{"a":1}}'
