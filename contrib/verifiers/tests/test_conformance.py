@@ -9,6 +9,15 @@ from astraflow_testing.conformance.prompt_source import PromptSourceConformance
 from astraflow_testing.conformance.subject import POLICIES, Subject, context, installed
 from astraflow_testing.conformance.workflow import WorkflowConformance
 
+ABOUT = pytest.mark.turns(
+    "contrib/verifiers/**/*.py",
+    "libs/gateway/src/**/*.py",
+    "testing/src/astraflow_testing/conformance/workflow.py",
+    "testing/src/astraflow_testing/conformance/prompt_source.py",
+    "testing/src/astraflow_testing/conformance/_workflows/*.py",
+    "testing/src/astraflow_testing/scripted_policies.py",
+)
+
 
 class TestPrompts(PromptSourceConformance):
     """Of a part of the data set: each configuration starts an interpreter in each test."""
@@ -19,6 +28,7 @@ class TestPrompts(PromptSourceConformance):
         return installed("prompt_source", "verifiers", keys)
 
 
+@ABOUT
 @pytest.mark.slow
 class TestAllPrompts(PromptSourceConformance):
     @pytest.fixture
@@ -26,6 +36,7 @@ class TestAllPrompts(PromptSourceConformance):
         return installed("prompt_source", "verifiers", {"environment": "sums", "python": python})
 
 
+@ABOUT
 @pytest.mark.slow
 class TestWorkflow(WorkflowConformance):
     @pytest.fixture
