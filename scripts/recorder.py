@@ -12,7 +12,7 @@ import turns
 
 BEGAN = pytest.StashKey[float]()
 KEY = "cpu_seconds"
-DIGEST = "digest"
+SUBJECT = "subject"
 
 
 class Recorder:
@@ -20,14 +20,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self._measured: dict[str, float] = {}
-        self._passed: dict[str, str] = {}
+        self._ended: dict[str, tuple[str, turns.Subject]] = {}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
         """Before any fixture."""
         item.stash[BEGAN] = _spent()
         subjects = turns.subjects([item]).values()
-        item.user_properties.extend((DIGEST, subject.digest) for subject in subjects)
+        item.user_properties.extend((SUBJECT, [each.unit, each.digest]) for each in subjects)
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -40,11 +40,11 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect the numbers, of the workers too."""
-        if report.when == "call" and report.passed:
-            self._passed.update(
-                (report.nodeid, str(value))
+        if report.when == "call" or not report.passed:
+            self._ended.update(
+                (report.nodeid, (report.outcome, turns.Subject(*map(str, value))))
                 for key, value in report.user_properties
-                if key == DIGEST
+                if key == SUBJECT and isinstance(value, list)
             )
         if report.when == "teardown":
             self._measured.update(
@@ -58,8 +58,8 @@ class Recorder:
         if not hasattr(session.config, "workerinput") and self._measured:
             heavy = tiers.RECORDS.get(session.config.option.markexpr, "")
             durations.write(durations.updated(durations.read(), self._measured, heavy))
-            if self._passed:
-                turns.write(self._passed)
+            if passed := turns.passed(self._ended):
+                turns.write(passed)
 
 
 def _spent() -> float:

@@ -96,6 +96,17 @@ def not_due(now: Mapping[str, Subject], recorded: Mapping[str, str], share: int)
     return {test for test, each in now.items() if each.unit in others}
 
 
+def passed(ended: Mapping[str, tuple[str, Subject]]) -> dict[str, str]:
+    """What is recorded of tests that ``ended`` as "passed", "skipped" or "failed": the digests of those that passed, and of
+    those skipped if another of the unit passed, since suites skip what a component does not declare."""
+    units = {subject.unit for outcome, subject in ended.values() if outcome == "passed"}
+    return {
+        test: subject.digest
+        for test, (outcome, subject) in ended.items()
+        if outcome == "passed" or (outcome == "skipped" and subject.unit in units)
+    }
+
+
 def read() -> dict[str, str]:
     """What is recorded."""
     return dict(json.loads(RECORD.read_text(encoding="utf-8"))) if RECORD.exists() else {}

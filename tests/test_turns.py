@@ -66,6 +66,16 @@ def test_words_about_code_do_not_count() -> None:
     assert turns.content("a # b", ".toml") != turns.content("a", ".toml")
 
 
+def test_what_a_suite_skips_is_recorded_with_what_passed() -> None:
+    ended = {
+        "passed": ("passed", Subject("suite", "a")),
+        "not declared": ("skipped", Subject("suite", "a")),
+        "broken": ("failed", Subject("suite", "a")),
+        "nothing installed": ("skipped", Subject("programs", "b")),
+    }
+    assert turns.passed(ended) == {"passed": "a", "not declared": "a"}
+
+
 def test_the_record_has_tests_that_are_there(tree: Path) -> None:
     turns.write({"a.py::test_one": "1", "gone.py::test_two": "2"})
     turns.write({"sub/b.py::test_three": "3"})
