@@ -46,7 +46,21 @@ EASY = {
 }
 """A short run on few prompts, each of which rests after its first group."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.turns(
+        "examples/plugins/**/*.py",
+        "examples/plugins/**/*.toml",
+        "scripts/downstream.py",
+        "scripts/wheels.py",
+        "core/src/astraflow_core/protocols/**/*.py",
+        "core/src/astraflow_core/hookspecs.py",
+        "testing/src/astraflow_testing/conformance/**/*.py",
+        "*/pyproject.toml",
+        "libs/*/pyproject.toml",
+    ),
+]
 
 
 @pytest.fixture(scope="module")
