@@ -22,10 +22,12 @@ from astraflow_tiny_model.folder import write_tiny_model  # noqa: E402
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setenv(CHOICE, OWN)  # fakes are not forked: a second of imports would be for nothing
+    monkeypatch.setenv(
+        CHOICE, OWN
+    )  # fakes are not forked: a second of imports would be for nothing
     monkeypatch.setattr(supervise, "POLL_S", 0.1)
-    # A worker of pytest has threads, and a dry call would take a new interpreter: `test_dry_call` shows both ways.
-    monkeypatch.setattr(dry_process, "_may_fork", lambda: True)
+    # A dry call forks this process, or takes a new interpreter if it has threads: `test_dry_call` shows both ways.
+    monkeypatch.setenv(dry_process.VARIABLE, "none")
 
 
 @pytest.fixture(autouse=True)

@@ -1,47 +1,58 @@
-"""A service without its work: ``fake_service.py ROLE NAME DIRECTORY BEHAVIOUR STEPS_PER_S``, standard
-library only, so that a test starts many."""
+"""A service without its work: ``fake_service.py ROLE NAME DIRECTORY BEHAVIOUR STEPS_PER_S``. A test starts many, and most of
+what one costs are its imports: ``_signal`` is what ``signal`` gives names to, and http.server costs more than all others."""
 
-import json
+import _signal as signal
 import os
-import signal
 import sys
-import threading
 import time
-from pathlib import Path
 
 STEPS = 20
 role, name, directory, behaviour, rate = sys.argv[1:6]
 if role == "dataflow":
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-else:  # the import takes as long as all the rest
-    BaseHTTPRequestHandler = object
-home = Path(directory)
+    import json
+    import select
+    import socket
 began = time.monotonic()
-stopped = threading.Event()
+stopped = []
 
 
-def write(path, text):
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(text)
-    draft.rename(path)
+def path(name):
+    return os.path.join(directory, name)
+
+
+def read(name):
+    """Empty if there is no such file."""
+    try:
+        with open(path(name)) as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def write(name, text=""):
+    draft = path(f"{name}.{os.getpid()}")
+    with open(draft, "w") as file:
+        file.write(text)
+    os.rename(draft, path(name))
+
+
+def exists(name):
+    return os.path.exists(path(name))
 
 
 def first_time():
     """Whether this process is the first of its name to come here."""
-    came = home / f"{name}.came"
-    if came.exists():
-        return False
-    came.touch()
-    return True
+    came = exists(f"{name}.came")
+    write(f"{name}.came")
+    return not came
 
 
 def ended(name):
     """Whether the launcher has seen the end of a process: it was waited for, so that nothing is left of it."""
-    file = home / f"{name}.pid"
-    if not file.exists():
-        return False
+    pid = read(f"{name}.pid")
     try:
-        os.kill(int(file.read_text()), 0)
+        if pid:
+            os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
     return False
@@ -49,11 +60,11 @@ def ended(name):
 
 class Flow:
     state, reason, logged, steps, asked = "running", "rolling out and training", 0, 0, 0
+    dies_at = float("inf")
 
     def go_on(self):
         """As a journal would have it."""
-        left = home / "fake_state"
-        if left.exists() and left.read_text() == "finished":
+        if read("fake_state") == "finished":
             self.state, self.steps, self.logged = "finished", STEPS, STEPS
 
     def held(self):
@@ -62,7 +73,7 @@ class Flow:
         kind, _, what = behaviour.partition(":")
         if kind not in ("hold", "outlive"):
             return False
-        self.asked += ended(what) if kind == "outlive" else (home / what).exists()
+        self.asked += ended(what) if kind == "outlive" else exists(what)
         return self.asked < 4
 
     def stands_still(self):
@@ -72,11 +83,10 @@ class Flow:
 
     def leave(self):
         """At the first request after the trainer failed: write the reason to a file, and exit."""
-        failed = home / "trainer-solver.did"
-        if behaviour != "leave" or not failed.exists():
+        if behaviour != "leave" or not exists("trainer-solver.did"):
             return
         self.state, self.reason = "failed", "the trainer of 'solver' failed: the loss is nan"
-        write(home / "status.json", json.dumps({"pid": os.getpid(), **self.look()}))
+        write("status.json", json.dumps({"pid": os.getpid(), **self.look()}))
         os._exit(0)
 
     def wait(self):
@@ -88,7 +98,7 @@ class Flow:
         if self.state == "running" and not self.stands_still():
             most = STEPS // 2 if self.held() else STEPS
             self.steps = min(most, int((time.monotonic() - began) * float(rate)))
-        with (home / "metrics.jsonl").open("a") as file:
+        with open(path("metrics.jsonl"), "a") as file:
             while self.logged < self.steps:
                 self.logged += 1
                 step = {"policy": "solver", "step": self.logged, "reward": self.logged / STEPS}
@@ -102,7 +112,7 @@ class Flow:
                 "failed",
                 "8 tasks failed in a row: reward 'r' raised ValueError",
             )
-        write(home / "fake_state", self.state)
+        write("fake_state", self.state)
         return {
             "state": self.state,
             "reason": self.reason,
@@ -139,77 +149,99 @@ class Flow:
 flow = Flow()
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+STATUS = {200: "OK", 401: "Unauthorized"}
 
-    def _send(self, status, body, kind="application/json"):
-        self.send_response(status)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
 
-    def _allowed(self):
-        if self.headers["authorization"] == "Bearer " + os.environ["ASTRAFLOW_TOKEN"]:
-            return True
-        self._send(401, b'{"error": "token"}')
-        return False
-
-    def do_GET(self):
-        if self._allowed():
-            flow.leave()
-            self._send(200, json.dumps(flow.look()).encode())
-            told = flow.state == "finished"
-            if behaviour == "die_at_end" and told and first_time():
-                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
-
-    def do_POST(self):
+def answered(method, headers, body):
+    """The status of a request, and the body of its answer."""
+    if method == "POST":
         if behaviour == "die_at_stop" and first_time():
             os.kill(os.getpid(), signal.SIGKILL)
         if behaviour == "hang_at_stop" and first_time():
             os.kill(os.getpid(), signal.SIGSTOP)
-        (home / "stop_asked").touch()
-        self.rfile.read(int(self.headers["content-length"]))
-        if self._allowed():
-            if behaviour != "ignore_stop":
-                flow.state = "stopped"
-                flow.look()
-            self._send(200, b"\x80", "application/msgpack")
+        write("stop_asked")
+    if headers.get("authorization") != "Bearer " + os.environ["ASTRAFLOW_TOKEN"]:
+        return 401, b'{"error": "token"}'
+    if method == "POST":
+        if behaviour != "ignore_stop":
+            flow.state = "stopped"
+            flow.look()
+        return 200, b"\x80"
+    flow.leave()
+    status = flow.look()
+    if behaviour == "die_at_end" and flow.state == "finished" and first_time():
+        flow.dies_at = time.monotonic() + 0.3
+    return 200, json.dumps(status).encode()
 
-    def log_message(self, *arguments):
-        pass
+
+def received(connection):
+    """More of a request; :class:`ConnectionError` at its end."""
+    part = connection.recv(65536)
+    if not part:
+        raise ConnectionResetError
+    return part
+
+
+def serve(connection):
+    """Answer one request."""
+    request = b""
+    while b"\r\n\r\n" not in request:
+        request += received(connection)
+    head, _, body = request.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    pairs = [line.partition(":") for line in lines]
+    headers = {key.lower(): value.strip() for key, _, value in pairs}
+    while len(body) < int(headers.get("content-length", 0)):
+        body += received(connection)
+    status, answer = answered(first.split()[0], headers, body)
+    kind = "application/msgpack" if answer == b"\x80" else "application/json"
+    told = f"HTTP/1.1 {status} {STATUS[status]}\r\ncontent-type: {kind}\r\n"
+    connection.sendall(f"{told}content-length: {len(answer)}\r\n\r\n".encode() + answer)
 
 
 def dataflow():
     if behaviour == "die_early" and first_time():
         os.kill(os.getpid(), signal.SIGKILL)
     flow.go_on()
-    before = home / "dataflow.json"
-    port = json.loads(before.read_text())["url"].rpartition(":")[2] if before.exists() else 0
-    server = ThreadingHTTPServer(("127.0.0.1", int(port)), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    host, port = server.server_address[:2]
-    write(home / "dataflow.json", json.dumps({"url": f"http://{host}:{port}", "pid": os.getpid()}))
-    while not stopped.wait(0.1) and time.monotonic() - began < 60:
-        pass  # a signal that another thread receives does not end a wait
+    before = read("dataflow.json")
+    port = json.loads(before)["url"].rpartition(":")[2] if before else 0
+    listener = socket.create_server(("127.0.0.1", int(port)))
+    host, port = listener.getsockname()
+    write("dataflow.json", json.dumps({"url": f"http://{host}:{port}", "pid": os.getpid()}))
+    connections = []
+    while not stopped and time.monotonic() - began < 60:
+        for ready in select.select([listener, *connections], [], [], 0.1)[0]:
+            if ready is listener:
+                connections.append(listener.accept()[0])
+                continue
+            try:
+                serve(ready)
+            except ConnectionError:
+                connections.remove(ready)
+        if time.monotonic() > flow.dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def goes_on():
+    """After a moment."""
+    time.sleep(0.05)
+    return not stopped
 
 
 def worker():
     assert os.environ["ASTRAFLOW_DATAFLOW"].startswith("http://127.0.0.1:")
-    (home / f"{name}.threads").write_text(os.environ["OMP_NUM_THREADS"])
+    write(f"{name}.threads", os.environ["OMP_NUM_THREADS"])
     if behaviour == "child":
         import subprocess
 
         child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
-        write(home / f"{name}.child", str(child.pid))
-    while not stopped.wait(0.05):
-        state = home / "fake_state"
-        if state.exists() and state.read_text() in ("finished", "stopped", "failed"):
+        write(f"{name}.child", str(child.pid))
+    while goes_on():
+        if read("fake_state") in ("finished", "stopped", "failed"):
             if behaviour == "die_saving" and first_time():
                 os.kill(os.getpid(), signal.SIGKILL)
-            while behaviour.startswith("save_after:") and not (
-                (home / behaviour.removeprefix("save_after:")).exists()
+            while behaviour.startswith("save_after:") and not exists(
+                behaviour.removeprefix("save_after:")
             ):
                 time.sleep(0.05)
             while behaviour.startswith("outlive:") and not ended(
@@ -223,26 +255,25 @@ def worker():
             os.write(
                 1, f"2026-01-01T00:00:00.000 WARNING {name} low on memory free_mb=3\n".encode()
             )
-        first = not (home / f"{name}.did").exists()
-        if first:
-            (home / f"{name}.did").touch()
+        first = not exists(f"{name}.did")
+        write(f"{name}.did")
         if behaviour.startswith("exit"):
             sys.stderr.write(f"astraflow: {name} does not like this\n")
             sys.exit(int(behaviour.removeprefix("exit")))
         if behaviour == "die" or (behaviour == "die_once" and first):
             os.kill(os.getpid(), signal.SIGKILL)
     if role == "trainer":
-        (home / "checkpoint").write_text("saved")
+        write("checkpoint", "saved")
 
 
 if behaviour == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 else:
-    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
 if behaviour == "port":
     sys.stderr.write("astraflow: cannot listen on port 80: Address already in use\n")
     sys.exit(2)
-if (home / f"{name}.pid").exists():
-    (home / f"{name}.back").touch()
-write(home / f"{name}.pid", str(os.getpid()))
+if exists(f"{name}.pid"):
+    write(f"{name}.back")
+write(f"{name}.pid", str(os.getpid()))
 dataflow() if role == "dataflow" else worker()

@@ -20,6 +20,13 @@ from astraflow_runtime.raas.episodes.dry_process import BLOCKS, VARIABLE
 pytestmark = pytest.mark.timeout(60)
 
 
+@pytest.fixture(autouse=True)
+def dry_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are forks, although a worker of pytest may have threads."""
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setattr(dry_process, "_may_fork", lambda: True)
+
+
 @pytest.fixture(params=["a fork", "a new interpreter"])
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dry_process, "_may_fork", lambda: request.param == "a fork")
@@ -66,17 +73,14 @@ def test_what_they_do_wrong_is_reported_before_anything_starts(
     assert prepare(table).notes == ()
 
 
-@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize(
-    ("either_way", "workflow", "reward", "said"),
+    ("workflow", "reward", "said"),
     [
-        ("a fork", "Unbuilt", "good", "cannot be built: ValueError: no such role"),
-        ("a fork", "Misconfigured", "good", "template has no {answer}"),
-        ("a fork", "Unimported", "good", "raised on prompt '0': ModuleNotFoundError: No module named 'no_such_parser'"),
-        ("a fork", "Ask", "unimported", "on prompt '0': ModuleNotFoundError: No module named 'no_such_parser'"),
-        ("a new interpreter", "Unbuilt", "good", "cannot be built: ValueError: no such role"),
+        ("Unbuilt", "good", "cannot be built: ValueError: no such role"),
+        ("Misconfigured", "good", "template has no {answer}"),
+        ("Unimported", "good", "raised on prompt '0': ModuleNotFoundError: No module named 'no_such_parser'"),
+        ("Ask", "unimported", "on prompt '0': ModuleNotFoundError: No module named 'no_such_parser'"),
     ],
-    indirect=["either_way"],
 )  # fmt: skip
 def test_to_leave_it_out_is_no_advice_where_the_run_would_fail_too(
     table: Table, workflow: str, reward: str, said: str
@@ -100,7 +104,6 @@ def test_a_deadline_that_is_none_is_refused(
         prepare(table)
 
 
-@pytest.mark.usefixtures("either_way")
 def test_one_that_takes_long_is_a_note_with_its_place(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,16 +12,9 @@ from launch_support import Table, behaving, gone_within
 from astraflow_core.errors import RunFailed, UserError
 from astraflow_runtime import Run, RunEvent
 from astraflow_runtime.launch import embedding
-from astraflow_runtime.raas.episodes.dry_process import VARIABLE
 from astraflow_wire.status import Status
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(autouse=True)
-def without_dry_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program prepares a run in a thread, where the fork that other tests here make is not safe."""
-    monkeypatch.setenv(VARIABLE, "none")
 
 
 def test_a_program_follows_a_run_to_its_end(
