@@ -29,9 +29,7 @@ class Raas:
     def __init__(self, engine: TableEngine, url: str, token: str, policy: str, name: str) -> None:
         self.engine, self.token, self.policy, self.name = engine, token, policy, name
         self.http, self.capacity = client.AsyncClient(url, token), 32
-        self.dataflow = raas_client.RaasClient(
-            self.http, name, [policy], self.capacity, self.on_notices
-        )
+        self.dataflow = raas_client.RaasClient(self.http, name, [policy], self.capacity, self.apply)
         self.tasks: dict[str, tuple[messages.Task, asyncio.Task[None]]] = {}
         self.known: dict[int, messages.AnnouncementMessage] = {}
         self.pins, self.notices, self.stopped = Versions(), asyncio.Event(), asyncio.Event()
@@ -75,8 +73,8 @@ class Raas:
             await asyncio.sleep(self.dataflow.renew_s)
             await self.dataflow.renew(list(self.tasks), self.serving, self.seen)
 
-    def on_notices(self, notices: messages.Notices) -> None:
-        """Handle versions to fetch, keep or discard, revoked leases, and the request to stop."""
+    def apply(self, notices: messages.Notices) -> None:
+        """Apply notices: versions to fetch, keep or discard, revoked leases, and the request to stop."""
         if notices.discard and self.known:  # the journal lost them; others will have their numbers
             self.known, self.engine.version = {}, -1
             for _, running in self.tasks.values():

@@ -134,24 +134,24 @@ class Boundless(example.Raas):
 class Hoarding(example.Raas):
     """Keeps weights that the run has lost."""
 
-    def on_notices(self, notices: messages.Notices) -> None:
-        super().on_notices(msgspec.structs.replace(notices, discard={}))
+    def apply(self, notices: messages.Notices) -> None:
+        super().apply(msgspec.structs.replace(notices, discard={}))
 
 
 class Reckless(example.Raas):
     """Discards weights, and goes on with what it had begun with them."""
 
-    def on_notices(self, notices: messages.Notices) -> None:
+    def apply(self, notices: messages.Notices) -> None:
         if notices.discard and self.known:
             self.known, self.engine.version = {}, -1
-        super().on_notices(msgspec.structs.replace(notices, discard={}, revoked=[]))
+        super().apply(msgspec.structs.replace(notices, discard={}, revoked=[]))
 
 
 class Stubborn(example.Raas):
     """Does not leave."""
 
-    def on_notices(self, notices: messages.Notices) -> None:
-        super().on_notices(msgspec.structs.replace(notices, stop=False))
+    def apply(self, notices: messages.Notices) -> None:
+        super().apply(msgspec.structs.replace(notices, stop=False))
 
 
 class Impatient(example.Raas):
@@ -191,9 +191,9 @@ class Garbled(example.Raas):
 class Changeless(example.Raas):
     """Keeps the incarnation of its first registration."""
 
-    def on_notices(self, notices: messages.Notices) -> None:
+    def apply(self, notices: messages.Notices) -> None:
         self.dataflow.incarnation = 1
-        super().on_notices(notices)
+        super().apply(notices)
 
 
 class Vanishing(example.Raas):
