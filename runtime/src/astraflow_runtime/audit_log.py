@@ -1,4 +1,5 @@
-"""``audit.jsonl`` of a run: who changed it while it ran, when, why, and what came of it. All lines are written and read here."""
+"""``audit.jsonl`` of a run: who changed it while it ran, when, why, and the outcome. All lines are written and read
+here."""
 
 from __future__ import annotations
 
@@ -24,11 +25,12 @@ _TAIL = 1 << 20
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the file, as docs/security.md has it.
 
-    ``by``: what wrote it; the dataflow writes what it did, the pages and the server of agents what they were told to do,
-    before they ask the dataflow and after it, a pool of RaaS who joined it, and a Tinker server who added, ended or deleted
-    what. Lines of one action have the same ``id``. ``who``: the user, as the request says; ``role`` and ``name``: of the token, or the name of a login of the pages. ``request``: path below the dataflow;
-    ``asked``: its parameters, or how long they are. ``outcome``: ``asked``, ``done``, ``refused: …`` or ``failed: …``.
-    ``time``: seconds since 1970.
+    ``by``: what wrote it; the dataflow writes what it did, the pages and the server of agents the action of their user,
+    before they call the dataflow and after it, a pool of RaaS who joined it, and a Tinker server who added, ended or
+    deleted what. Lines of one action have the same ``id``. ``who``: the user, as the request says; ``role`` and
+    ``name``: of the token, or the name of a login of the pages. ``request``: path below the dataflow; ``asked``: its
+    parameters, or how long they are. ``outcome``: ``asked``, ``done``, ``refused: …`` or ``failed: …``. ``time``:
+    seconds since 1970.
     """
 
     request: str

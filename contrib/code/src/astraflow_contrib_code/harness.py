@@ -49,8 +49,8 @@ def program_of_check(source: str, check: str, token: str) -> str:
 
 
 def results(written: str) -> list[Any] | None:
-    """What came of the calls: values as far as they are JSON, in which NaN and infinity are not; ``None`` if there was no
-    call, since the program failed before."""
+    """The results of the calls: values as far as they are JSON, in which NaN and infinity are not; ``None`` if there
+    was no call, since the program failed before."""
     found: list[Any] = []
     for line in written.splitlines():
         try:

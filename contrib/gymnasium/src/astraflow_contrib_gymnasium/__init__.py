@@ -1,1 +1,1 @@
-"""Environments of Gymnasium, told in text."""
+"""Environments of Gymnasium with observations and actions as text."""

@@ -17,7 +17,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def not_text(space: Space[Any], where: str = "observation") -> str | None:
-    """Why the values of a space cannot be told, with the part that cannot; None if they can."""
+    """Why the values of a space cannot be written as text, with the part that cannot; None if they can."""
     if isinstance(space, spaces.Dict):
         parts = {f"{where}[{name!r}]": part for name, part in space.spaces.items()}
     elif isinstance(space, spaces.Tuple | spaces.OneOf):

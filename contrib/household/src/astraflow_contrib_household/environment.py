@@ -91,7 +91,7 @@ class Household:
 
 
 def _conversation(rules: str, kind: TaskKind) -> Messages:
-    """The instructions, and a solved task as the turns of somebody who follows them."""
+    """The instructions, and a solved task as the turns of a player who follows them."""
     beginning, turns = demonstrated_turns(kind)
     messages = [
         {"role": "user", "content": rules},

@@ -38,7 +38,7 @@ _RECYCLE_AFTER = 2000
 
 
 class CheckOutcome(enum.Enum):
-    """What came of a check: ``SPENT``: the answer used up its CPU time or memory; ``UNREADABLE``: the expected answer
+    """The outcome of a check: ``SPENT``: the answer used up its CPU time or memory; ``UNREADABLE``: the expected answer
     is no mathematics, or costs too much itself."""
 
     RIGHT = "right"

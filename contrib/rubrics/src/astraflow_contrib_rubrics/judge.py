@@ -40,13 +40,13 @@ class Verdicts:
         if task is None:
             task = self._under_way[name] = loop.create_task(self._judge_case(name, case, ask))
             task.add_done_callback(lambda done: self._ended(name, done))
-        # Whoever asked first may be cancelled; the others still want it.
+        # The first caller may be cancelled; the others still need the verdict.
         return await asyncio.shield(task)
 
     def _ended(self, name: str, task: asyncio.Task[float]) -> None:
         self._under_way.pop(name, None)
         if not task.cancelled():
-            task.exception()  # it was raised for those who waited, if anybody still did
+            task.exception()  # it was raised for the callers that still waited
 
     async def _judge_case(self, name: str, case: dict[str, str], ask: Asked) -> float:
         config = self._config

@@ -27,7 +27,7 @@ class NoVerdict(Exception):
 
 
 class JudgeServer:
-    """Asks the server of ``config.url``; the key is never told."""
+    """Asks the server of ``config.url``; the key is never shown."""
 
     def __init__(self, config: JudgeConfig) -> None:
         assert config.url is not None

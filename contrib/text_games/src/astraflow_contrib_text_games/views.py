@@ -12,7 +12,7 @@ _MOST_MOVE = 40
 
 
 def views(trajectory: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A grid with a row for each state that the policy was told; nothing for other environments."""
+    """A grid with a row for each state that the policy has seen; nothing for other environments."""
     environment = trajectory["workflow"].get("environment") or {}
     if str(environment.get("use", "")).rpartition(":")[2].rpartition("/")[2] != "key_door":
         return []

@@ -49,8 +49,8 @@ class TextArenaGame:
         self._game.reset(num_players=self._players, seed=seed)
 
     def turn(self) -> tuple[int, str]:
-        """Whose turn it is, and what that player has not been told yet. Own actions are left out, which are in its
-        conversation."""
+        """The player whose turn it is, and the texts that this player has not seen yet. Its own actions are left out,
+        since they are in its conversation."""
         player, messages = self._game.get_observation()
         if not isinstance(player, int) or not 0 <= player < self._players:
             raise EnvironmentFailed("malformed", f"says that it is the turn of {player!r:.40}")

@@ -143,7 +143,7 @@ class Worker:
                 start_new_session=True,
             )
             started(process.pid)
-            # Whoever ends it looks whether it is gone, which a process is that somebody has waited for.
+            # The caller checks whether the process is gone, which it is only after it has been waited for.
             threading.Thread(target=process.wait, name="verifiers-worker", daemon=True).start()
             await self._listens(process)
         except BaseException:

@@ -256,7 +256,7 @@ def _top_level(modules: Iterable[str], manifest: str) -> tuple[str, ...]:
 
 
 def read_api(module: ModuleType) -> tuple[int, int]:
-    """The plugin API that a manifest is written for, if this core speaks it."""
+    """The plugin API that a manifest is written for, if this core implements it."""
     ours = ".".join(map(str, API_VERSION))
     api = getattr(module, "ASTRAFLOW_API", None)
     if not (isinstance(api, tuple) and len(api) == 2 and all(type(part) is int for part in api)):

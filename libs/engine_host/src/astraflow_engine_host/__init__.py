@@ -1,1 +1,1 @@
-"""The process that runs one engine, and the protocol that a RaaS speaks to it."""
+"""The process that runs one engine, and the protocol between a RaaS and it."""

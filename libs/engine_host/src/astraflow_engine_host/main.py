@@ -77,7 +77,7 @@ class EngineHost:
         self.lost = asyncio.Event()
 
     async def serve(self) -> None:
-        """Take messages until cancelled, or until one is not valid: whoever waits for its answer is better
+        """Handle messages until cancelled, or until one is not valid: a caller that waits for the reply is better
         served by the next host."""
         while True:
             header, *buffers = await self._socket.recv_multipart()

@@ -125,7 +125,7 @@ class RunningForkServer:
             async with asyncio.timeout(deadline_s):
                 pid, ours = await self.process(seat)
                 worker = EnvironmentWorker(pid, await WorkerChannel.over(ours), self)
-                built = await worker.hear()
+                built = await worker.next_answer()
         except (TimeoutError, OSError) as error:
             if worker is None:
                 self.close()  # it has no caller
@@ -190,7 +190,7 @@ class RunningForkServer:
             while True:
                 message = _decoded(await self._reports.receive())
                 if isinstance(message, ForkedWorker) and self._unclaimed:
-                    self._unclaimed -= 1  # whoever asked for it was cancelled
+                    self._unclaimed -= 1  # its caller was cancelled
                     kill(message.pid)
                 elif isinstance(message, ForkedWorker):
                     self._forked.put_nowait(message.pid)
@@ -218,8 +218,8 @@ class EnvironmentWorker:
         """One step."""
         return await self._call(StepCall(action))
 
-    async def hear(self) -> Answer:
-        """What it says next."""
+    async def next_answer(self) -> Answer:
+        """The next answer of the worker."""
         return await self._answer(self._channel.receive())
 
     async def end(self) -> None:

@@ -69,7 +69,7 @@ class Rules:
 @dataclass
 class Episode:
     """One episode over ``engines`` (name → engine). ``formats`` are shared by the episodes of a run. ``failure`` is why
-    a request could not be answered, though it was in order; ``refusal`` is what the agent was last told to be wrong;
+    a request could not be answered, though it was in order; ``refusal`` is the last error that the agent got;
     ``kept`` is what dialects keep until the episode ends."""
 
     engines: Mapping[str, PolicyEngine]

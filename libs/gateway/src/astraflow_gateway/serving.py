@@ -88,7 +88,7 @@ class OpenEpisode:
 
 @contextlib.contextmanager
 def _recording_refusals(episode: Episode) -> Iterator[None]:
-    """The episode knows what its agent was told."""
+    """Record in the episode each refusal that its agent gets."""
     try:
         yield
     except BadRequest as error:

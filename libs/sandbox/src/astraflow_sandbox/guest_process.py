@@ -104,8 +104,8 @@ class GuestProcess:
     async def run(
         self, program: str, stdin: str = "", *, mode: str = "program", keeps: bool = False
     ) -> ProgramResult:
-        """What became of a program, or of a cell of a session. ``keeps``: the files of a program stay for the next one.
-        Nobody else may call meanwhile."""
+        """Run a program, or a cell of a session; its result. ``keeps``: the files of a program stay for the next one.
+        No other call is allowed meanwhile."""
         source, given = (text.encode("utf-8", "replace") for text in (program, stdin))
         self.used += 1
         asked = {"mode": mode, "program": len(source), "keeps": keeps}

@@ -29,7 +29,7 @@ Causes = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class AttachedServer:
-    """A server that somebody else started, and whose life is not our business."""
+    """A server that was started elsewhere, and that is neither started nor stopped here."""
 
     label: str
     url: str

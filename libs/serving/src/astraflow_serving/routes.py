@@ -29,8 +29,8 @@ def own_url(urls: Sequence[str], router: str | None, context: ComponentContext) 
 
 class Routes:
     """The data plane of an engine. ``own``: the client of its server, which it controls; ``router``: where requests
-    go instead, unless they are pinned to a version, which only this engine can promise; ``others``: the other
-    servers behind it, which must be told when a request of ours shall end."""
+    go instead, unless they are pinned to a version, which only this engine can promise; ``others``: the other servers
+    behind it, which must be notified when a request of ours is aborted."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ _END_S = 2.0
 
 
 class ModelServer(Protocol):
-    """A server that somebody started; see :mod:`astraflow_serving.child_server`."""
+    """A server that runs; see :mod:`astraflow_serving.child_server`."""
 
     @property
     def url(self) -> str:

@@ -43,7 +43,7 @@ class BroadcastGroup:
             raise WeightsError(f"the broadcast was interrupted: {error}") from error
 
     def report(self, text: str = "ok") -> None:
-        """Tell rank 0 what came of it."""
+        """Report the result to rank 0."""
         with contextlib.suppress(RuntimeError):  # rank 0 has given up, and says so itself
             self._store.set(_outcome(self.rank), text)
 

@@ -61,7 +61,7 @@ def _serve(spec: dict[str, Any], lines: queue.Queue[str], answers: TextIO) -> in
     try:
         tracker: Any = _build(spec)
         _answer(answers, {"value": None})
-    except Exception as error:  # noqa: BLE001 - told to the launcher, which ends this process
+    except Exception as error:  # noqa: BLE001 - reported to the launcher, which ends this process
         _answer(answers, {"error": _as_text(error)})
         return 1
     begun = ended = False
@@ -69,7 +69,7 @@ def _serve(spec: dict[str, Any], lines: queue.Queue[str], answers: TextIO) -> in
         name, arguments = json.loads(line)
         try:
             value = _call(tracker, name, arguments, spec)
-        except Exception as error:  # noqa: BLE001 - told to the launcher, which ends this process
+        except Exception as error:  # noqa: BLE001 - reported to the launcher, which ends this process
             _answer(answers, {"error": _as_text(error)})
             return 1
         begun, ended = begun or name == "started", ended or name == "ended"

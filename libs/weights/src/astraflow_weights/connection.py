@@ -165,7 +165,7 @@ class Connection:
                 raise PublisherFailed(problem) from error
 
     def interrupt(self) -> None:
-        """Let whoever reads or writes fail at once, from any thread."""
+        """Make pending reads and writes fail at once, from any thread."""
         with contextlib.suppress(OSError):
             # That of ssl discards its keys first: another thread would continue in clear text.
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)

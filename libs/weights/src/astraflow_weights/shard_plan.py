@@ -109,7 +109,7 @@ def _gathered(fragments: Iterable[Fragment]) -> Iterator[list[Fragment]]:
 
 
 def make_plan(who: str, said: Sequence[Sequence[ElementRange]], block_size: int) -> Plan:
-    """The plan for what each rank said, the same whoever makes it.
+    """The plan for what each rank reported, the same on every rank.
 
     Raises :class:`WeightsError` unless together they export every element of every tensor once. The header is
     rank 0's.

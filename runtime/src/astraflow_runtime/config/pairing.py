@@ -1,4 +1,4 @@
-"""Whether the components of a run fit together, told before anything starts."""
+"""Whether the components of a run fit together, checked before anything starts."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def conclude(
     stream: TextIO,
     json_output: bool = False,
 ) -> None:
-    """Write them; the cause of a failure has been told. With ``json_output`` a program has the figures."""
+    """Write them; the cause of a failure has already been reported. With ``json_output`` a program has the figures."""
     state = summary["state"]
     if state == KILLED:
         stream.write(f"killed; its files are in {directory}\n")

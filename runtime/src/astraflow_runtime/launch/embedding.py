@@ -151,7 +151,7 @@ class Run:
         view = _EventView(self._started.directory, self._report)
         try:
             ended = run_prepared(self._started, None, _Lines(view.say), view, self._interrupts)
-        except BaseException as error:  # noqa: BLE001 (given to whoever waits for the run)
+        except BaseException as error:  # noqa: BLE001 (passed to the caller that waits for the run)
             self._call(self._finish, None, error)
         else:
             self._call(self._finish, ended, None)

@@ -1,4 +1,5 @@
-"""How many episodes a RaaS may run at once on a host that other runs use too: whoever started it says so while it runs."""
+"""How many episodes a RaaS may run at once on a host that other runs use too: the process that started it sends the
+number while it runs."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class TaskPlace:
             self._places.look()
 
     def leave(self) -> None:
-        """The task has ended, whatever came of it."""
+        """The task has ended, whatever its outcome."""
         if self._begun.is_set():
             self._places.running -= self.episodes
         else:

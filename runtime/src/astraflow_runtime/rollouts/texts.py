@@ -52,7 +52,7 @@ _decoder = msgspec.json.Decoder(_GroupTexts | _FailureTexts)
 
 @dataclass(frozen=True, slots=True)
 class RolloutSearch:
-    """What a search of bounded time has found. ``more``: there are more than were asked for. Of ``unread`` entries the
+    """What a search of bounded time has found. ``more``: there are more than requested. Of ``unread`` entries the
     texts were not read in that time; the same search continues with them. Those of ``damaged`` entries cannot be read."""
 
     entries: list[RolloutEntry]

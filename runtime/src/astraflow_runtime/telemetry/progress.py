@@ -20,7 +20,7 @@ from astraflow_runtime.telemetry.printable import printable
 
 AFTER_S, EVERY_S, FRAME_S, LOOK_S = 2.0, 30.0, 0.1, 1.0
 OTHERS_S = 1.5
-"""Seconds for which a line of somebody else that is not ended is left alone."""
+"""Seconds for which an unfinished line of another writer is not overwritten."""
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _PLAIN_FRAMES = "|/-\\"
 _DONE = re.compile(r"(\d+) of (\d+)")
@@ -38,14 +38,14 @@ class _Shared:
         self._written = 0.0
 
     def write(self, text: str) -> int:
-        """Somebody else's text."""
+        """Write the text of another writer."""
         with self._lock:
             self.clear()
             self._open, self._written = not text.endswith("\n"), time.monotonic()
             return self._stream.write(text)
 
     def show(self, line: str) -> None:
-        """The line as it is now, unless somebody else is writing one."""
+        """Show the line as it is now, unless another line is being written."""
         with self._lock:
             if self._open and time.monotonic() - self._written < OTHERS_S:
                 return

@@ -1,4 +1,4 @@
-"""Which prompts of a run are traced: everybody who asks finds the same, also after a restart."""
+"""Which prompts of a run are traced: the same in every process, also after a restart."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ BAD_ATTEMPTS = 4
 
 
 class DataflowSilent(DeadlineExceeded):
-    """The dataflow did not reply in time, or before the trainer was told to stop."""
+    """The dataflow did not reply in time, or before the trainer had to stop."""
 
 
 class DataflowClient:

@@ -1,4 +1,4 @@
-"""``astraflow compat``: services that speak the protocol of the public AstraFlow, alongside ours."""
+"""``astraflow compat``: adapters for services with the protocol of the public AstraFlow."""
 
 from __future__ import annotations
 

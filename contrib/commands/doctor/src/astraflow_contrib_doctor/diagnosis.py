@@ -205,7 +205,7 @@ def _plugins_of(python: str) -> list[dict[str, Any]]:
 
 
 def _of_data(loaded: LoadedConfig) -> Iterator[Finding]:
-    """Whether each prompt source has a first prompt; a target that is not there was told before."""
+    """Whether each prompt source has a first prompt; a missing target was reported before."""
     from astraflow_runtime.config.targets import target_problems
     from astraflow_runtime.launch.planning.prepare import first_prompt
 

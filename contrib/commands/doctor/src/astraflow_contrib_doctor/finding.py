@@ -1,4 +1,4 @@
-"""What a look at a machine or a run found."""
+"""A finding about a machine or a run."""
 
 from __future__ import annotations
 

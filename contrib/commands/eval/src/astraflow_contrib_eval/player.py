@@ -36,8 +36,8 @@ NAME = "raas-0"
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedEpisode:
-    """What came of sample ``sample`` of a prompt: ``scores`` by policy, none of a rejected one, or the ``error`` of the
-    last attempt."""
+    """The result of sample ``sample`` of a prompt: ``scores`` by policy, none of a rejected one, or the ``error`` of
+    the last attempt."""
 
     eval_set: str
     prompt_id: str

@@ -15,7 +15,7 @@ _ON_TERMINAL_S = 0.5
 
 
 class EvaluationProgress:
-    """Tells on ``err``: on a terminal in one line that changes, else in a line every ten seconds."""
+    """Reports on ``err``: on a terminal in one line that changes, else in a line every ten seconds."""
 
     def __init__(self, err: TextIO, sets: Mapping[str, SetEpisodes], label: str) -> None:
         self._err, self._sets, self._label = err, sets, label

@@ -18,7 +18,7 @@ _MOST_QUOTED = 100
 
 
 class Runs:
-    """The runs that a server is about: those in ``runs/`` of the working directory, or only the one in ``only``."""
+    """The runs that a server shows: those in ``runs/`` of the working directory, or only the one in ``only``."""
 
     def __init__(self, only: Path | None = None) -> None:
         self._only = only

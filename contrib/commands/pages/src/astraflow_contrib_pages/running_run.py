@@ -1,4 +1,4 @@
-"""What the dataflow of a running run says, and what it can be told."""
+"""The views of the dataflow of a running run, and the actions on it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RunningRun:
                 try:
                     answer = client.get_json(f"/v1/{view}", deadline_s=ASK_S)
                 except (DeadlineExceeded, WireError, UserError) as error:
-                    # Whoever has waited for this answer meanwhile is not to wait as long once more.
+                    # A request that has waited for this answer must not wait as long again.
                     refused = Refused(
                         503, f"the dataflow of {self.run.name} does not answer: {error}"
                     )
@@ -112,7 +112,8 @@ class RunningRun:
     # -- actions ----------------------------------------------------------------------------------
 
     def act(self, action: str, given: Mapping[str, Any], who: str) -> dict[str, Any]:
-        """Do what somebody asks for, with a line in the audit log before and after; ``Refused`` as the dataflow says."""
+        """Carry out an action of a user, with a line in the audit log before and after; ``Refused`` as the dataflow
+        says."""
         id = uuid.uuid4().hex
         path, message, expected = _message(action, given, id)
 

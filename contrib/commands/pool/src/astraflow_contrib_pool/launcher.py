@@ -140,7 +140,7 @@ class PoolLauncher:
         )
 
     def _renew(self, deadline_s: float) -> float:
-        """Say what the run wants and note what it has; seconds until the next time."""
+        """Report the RaaS that the run wants and record those that it has; seconds until the next time."""
         with self._calling:
             with self._lock:
                 message = self._message()

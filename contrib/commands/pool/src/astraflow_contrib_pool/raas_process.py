@@ -246,7 +246,7 @@ class RaasProcess:
         )
 
     async def _follow(self) -> None:
-        """Look at its figures until it ends."""
+        """Poll its figures until it ends."""
         while True:
             await self._look()
             look = look_at(self._pid)

@@ -187,7 +187,7 @@ async def _try_all(asked: CheckOptions, script: Script, outcomes: _Outcomes) -> 
 
 
 class _Health:
-    """Looks at GET /v1/health all the time, while weights load and tasks run."""
+    """Polls GET /v1/health while weights load and tasks run."""
 
     def __init__(self, asked: CheckOptions) -> None:
         self._asked = asked

@@ -69,7 +69,7 @@ class ScriptedDataflow:
     # -- the script's side -----------------------------------------------------------------------
 
     async def announce(self, entry: messages.AnnouncementMessage) -> None:
-        """Tell of a version, in every reply until the RaaS says that it has seen it."""
+        """Announce a version, in every reply until the RaaS acknowledges it."""
         self._announced[entry.policy] = entry
         await self.note()
 

@@ -1,4 +1,4 @@
-"""What is scored so far, told while it takes long."""
+"""The progress of scoring, reported while it takes long."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ async def _score(
         rewards = validated(scorer.name, value, list(stored.rewards), record.prompt_id)
     except WorkflowError as error:
         return RescoredRollout(*place, error=str(error))
-    except Exception as error:  # noqa: BLE001 - of the reward: told with the rollout, and by the exit code
+    except Exception as error:  # noqa: BLE001 - of the reward: reported with the rollout, and by the exit code
         return RescoredRollout(*place, error=describe(error))
     metrics = as_number(value.metrics) if isinstance(value, RewardReport) else {}
     return RescoredRollout(*place, rewards, metrics)

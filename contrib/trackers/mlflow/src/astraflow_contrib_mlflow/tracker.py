@@ -33,7 +33,7 @@ class MlflowTracker:
         beside = context.run.directory.parent / "mlruns"
         self._uri = config.uri or os.environ.get(URI) or beside.as_uri()
         if self._uri.startswith("file:") or "://" not in self._uri:
-            # Its files are in maintenance mode, and refused unless somebody who names them says so.
+            # Its file store is in maintenance mode, and refused unless the environment allows it explicitly.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
 
     def started(self, run: RunInfo, config: Mapping[str, Any]) -> str:

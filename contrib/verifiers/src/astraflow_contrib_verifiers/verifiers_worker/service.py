@@ -50,7 +50,7 @@ class ToldTask:
 
     @property
     def digest(self) -> str:
-        """Tells this task from every other one."""
+        """Distinguishes this task from every other one."""
         text = json.dumps(self.content, sort_keys=True, default=str)
         return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 

@@ -76,8 +76,8 @@ def built(spec: SharedEngineSpec) -> Engine:
 
 
 async def run(spec: SharedEngineSpec, starter: IO[str], host: IO[bytes]) -> int:
-    """Serve until SIGTERM (0), or the end of the engine (1). Tells the ``starter`` one line first: :class:`Started`. ``host`` says which
-    tokens are valid, each time that they change."""
+    """Serve until SIGTERM (0), or the end of the engine (1). First it sends the ``starter`` one line: :class:`Started`.
+    ``host`` says which tokens are valid, each time that they change."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     began = time.monotonic()

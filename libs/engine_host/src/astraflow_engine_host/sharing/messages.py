@@ -45,7 +45,7 @@ class Attach(HostMessage, frozen=True, tag="attach"):
 
 
 class LoadAdapter(HostMessage, frozen=True, tag="load_adapter"):
-    """The first buffer has the adapter's file: a path could be that of somebody else's."""
+    """The first buffer has the adapter's file: a path could point to the file of another tenant."""
 
     call: int
     version: Count

@@ -1,5 +1,5 @@
-"""The RaaS that may attach, as the host tells them on the standard input of a shared engine: a token for each engine of a RaaS, which
-ends with it."""
+"""The RaaS that may attach, as the host lists them on the standard input of a shared engine: a token for each engine of
+a RaaS, which expires with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that messages quote stays text: no special token of the model comes of it."""
+"""Text that messages quote stays text: it never becomes a special token of the model."""
 
 from __future__ import annotations
 

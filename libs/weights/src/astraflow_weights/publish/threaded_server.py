@@ -207,7 +207,7 @@ class _Head:
 
 
 def _break_off(connection: socket.socket) -> None:
-    """Let whoever reads or writes it fail; its thread closes it."""
+    """Make its pending reads and writes fail; its thread closes it."""
     with contextlib.suppress(OSError):
         # That of ssl first forgets its keys: what the thread still sends would go out in clear text.
         socket.socket.shutdown(connection, socket.SHUT_RDWR)

@@ -129,7 +129,7 @@ class HttpShardPublisher:
             self._snapshotter.close()
 
     def _agree_on_plan(self, slices: Iterable[TensorSlice]) -> ShardSnapshotter:
-        """Tell the others what this rank exports and where it serves; what all of them said is the plan."""
+        """Send the others what this rank exports and where it serves; the plan follows from the messages of all."""
         mine = list(places_of(slices))
         encoded = self._share(msgspec.msgpack.encode((self._url, mine)))
         said = [
@@ -157,7 +157,7 @@ class HttpShardPublisher:
         slices: Iterable[TensorSlice],
         part: BlockRange,
     ) -> None:
-        """Copy what this rank exports; then everyone fetches what lies in its blocks and others exported."""
+        """Copy what this rank exports; then each rank fetches the parts of its blocks that others exported."""
         outbox = taking.new_buffer(taking.outbox_size)
         try:
             taking.take(slices, part, outbox)

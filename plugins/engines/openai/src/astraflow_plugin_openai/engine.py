@@ -130,7 +130,7 @@ class OpenAIEngine(DeskEngine[OpenAIBackend]):
         return await super().score(tokens)
 
     async def pause(self, mode: PauseMode) -> None:
-        """Hold back what comes, then drain or end what runs. A server of somebody else cannot be frozen."""
+        """Hold back what comes, then drain or end what runs. A server that is not ours cannot be frozen."""
         if mode == "keep":
             raise UserError("engine 'openai' lacks the capability 'pause.keep'")
         await super().pause(mode)

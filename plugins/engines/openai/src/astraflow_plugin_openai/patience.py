@@ -1,4 +1,4 @@
-"""Trying again while a server of somebody else is away, overloaded or limits the rate."""
+"""Retries while a server that is not ours is unreachable, overloaded or limits the rate."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def is_away(error: AstraFlowError) -> bool:
 
 
 async def patiently(call: Callable[[], Awaitable[T]], most_s: float) -> T:
-    """Make a call again while the server is away, at the pace that it asks for or from 0.25 s, doubling, up to 8 s.
-    Raises :class:`EngineLost` when the next try would come after ``most_s``."""
+    """Retry a call while the server is unavailable, after the time that it requests or from 0.25 s, doubling, up to 8
+    s. Raises :class:`EngineLost` when the next try would come after ``most_s``."""
     give_up = time.monotonic() + most_s
     tries = 0
     while True:

@@ -74,7 +74,8 @@ class SGLangBackend(ServerBackend):
         self.watch()
 
     async def _take_over(self) -> None:
-        """Requests that somebody left frozen end only once they continue, and a pause that aborts waits for them."""
+        """Requests that another client left frozen end only once they continue, and a pause that aborts waits for
+        them."""
         try:
             await self.client.post("/abort_request", {"abort_all": True})
             await self.client.post("/continue_generation", {})

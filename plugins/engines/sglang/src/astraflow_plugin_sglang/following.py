@@ -7,7 +7,7 @@ import asyncio
 
 class Following:
     """Made in the task that reads the answer. ``begun``: something came, so the server's scheduler has the request;
-    ``told``: the server was asked to end it."""
+    ``told``: the server was requested to abort it."""
 
     def __init__(self) -> None:
         self.begun = False

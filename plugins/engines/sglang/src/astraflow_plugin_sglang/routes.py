@@ -23,8 +23,8 @@ _INFO = ("/server_info", "/get_server_info")
 
 
 async def server_info(client: ServerClient) -> dict[str, Any]:
-    """How the server was started; empty if it does not say. Its scheduler takes part in the answer, so that all that
-    it was told before is done then."""
+    """How the server was started; empty if it does not say. Its scheduler takes part in the answer, so that all earlier
+    requests to it are done then."""
     for path in _INFO:
         with suppress(ServerRefused, WireError):
             return from_json(await client.get(path), dict[str, Any], "no description")

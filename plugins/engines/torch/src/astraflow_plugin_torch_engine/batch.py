@@ -107,7 +107,7 @@ class Pending:
         self.settled = []
 
     def lose(self, error: EngineLost) -> None:
-        """After what is settled, all others end with ``error``, and so does whatever is asked for later."""
+        """After what is settled, all others end with ``error``, and so does every later request."""
         self.lost = error
         self.hand_out()
         if not self._events.is_closed():

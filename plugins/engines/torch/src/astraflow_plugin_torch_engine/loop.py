@@ -432,7 +432,7 @@ class DecodeLoop:
         return True
 
     def _refused(self, job: Job, version: int) -> bool:
-        """Whether a request, which is told so, cannot be served. ``version``: that it keeps, -1 for none."""
+        """Whether a request cannot be served; it then gets the error. ``version``: that it keeps, -1 for none."""
         problem = self.named.refusal(job.request, self.version if version < 0 else version)
         if problem is not None:
             self.pending.settled.append((job.future, problem))

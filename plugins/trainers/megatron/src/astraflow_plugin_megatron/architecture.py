@@ -1,4 +1,4 @@
-"""What Megatron-Core has to know of a Hugging Face model, and which models it can be told about."""
+"""The configuration of Megatron-Core for a Hugging Face model, and the supported models."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The whole state of a trainer in a folder that all ranks write to: safetensors and JSON, nothing that runs
-code when read. Each rank writes what its optimizer holds, and reads what it needs, whoever wrote it."""
+code when read. Each rank writes what its optimizer holds, and reads what it needs, whichever rank wrote it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def measured(folder: Path, host: str) -> tuple[Link, str] | None:
     try:
         runs = [path.parent for path in folder.glob("*/metrics.jsonl")]
         runs.sort(key=lambda run: (run / "metrics.jsonl").stat().st_mtime, reverse=True)
-    except OSError:  # somebody removes runs meanwhile
+    except OSError:  # another process removes runs meanwhile
         return None
     for run in runs[:RUNS]:
         refresh = _last_refresh(run, _reached_at(run, host))

@@ -38,8 +38,8 @@ def answer(run: RunInfo, engine: str, trainer: str, ends: TransportEnds) -> Tran
 
 
 def _link(run: RunInfo, ends: TransportEnds) -> tuple[Link | None, str]:
-    """The way between publisher and receivers, and who measured it or why it is not known: what somebody said, else
-    what can be measured now, else what earlier runs have measured."""
+    """The link between publisher and receivers, and who measured it or why it is unknown: as configured, else as
+    measured now, else as earlier runs have measured it."""
     said = _from_environment()
     if said is not None or ends.same_host:
         return said, f"as {BANDWIDTH} says"

@@ -16,7 +16,7 @@ _SIGNATURE = 32
 
 
 def tag_of(token: str) -> str:
-    """Tells runs of one name apart without giving the token away."""
+    """Distinguishes runs of one name without revealing the token."""
     return hashlib.blake2b(token.encode(), digest_size=6, person=b"astraflow-tag").hexdigest()
 
 

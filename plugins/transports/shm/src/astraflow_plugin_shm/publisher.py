@@ -1,4 +1,4 @@
-"""The trainer's half: a publish names a filled file and rings."""
+"""The trainer's half: a publish renames a filled file and sends a notification."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class ShmPublisher:
         *,
         base: str | None = None,
     ) -> Manifest:
-        """Copy ``tensors`` into shared memory and ring. Raises :class:`WeightsError` if ``version`` is not
-        above all before it, if the tensors differ from those of the first version, or if memory is full."""
+        """Copy ``tensors`` into shared memory and send a notification. Raises :class:`WeightsError` if ``version`` is
+        not above all before it, if the tensors differ from those of the first version, or if memory is full."""
         if self._bell.closed:
             raise WeightsError(f"the publisher of policy {self._policy!r} was closed")
         snapshot, file = self._files.write(version, tensors, derives_from, base)

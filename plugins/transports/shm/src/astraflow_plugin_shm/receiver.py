@@ -1,4 +1,4 @@
-"""The RaaS's half: leases on versions where they lie, verified when the bell rings."""
+"""The RaaS's half: leases on versions where they lie, verified on notification."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class ShmReceiver:
             try:
                 name = self._name(told)
                 self._ahead = open_version(told, endpoint, name, self._mappings, check)
-            except PublisherFailed as error:  # fetch will say so, if anybody wants the version
+            except PublisherFailed as error:  # fetch reports it, if the version is requested
                 _log.debug("version %d was not verified ahead: %s", ring.version, error)
 
     def _name(self, told: Announcement) -> Path:

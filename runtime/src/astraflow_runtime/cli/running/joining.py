@@ -20,7 +20,7 @@ def joined(url: str, token: str) -> Joined:
     with closing(SyncClient(url, token)) as client:
         try:
             answer = client.get_json("/v1/status", deadline_s=ASK_S)
-        except UserError:  # somebody else answers there
+        except UserError:  # another service answers there
             raise
         except AstraFlowError:
             return Joined({}, shared_secret(token))

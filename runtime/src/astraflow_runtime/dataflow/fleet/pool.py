@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 class Pool:
     """Keeps the requests; a launcher starts processes as ``added`` grows. A RaaS that is drained
-    gets no new tasks, finishes those that it has, and is then told to leave, as at the end of a
+    gets no new tasks, finishes those that it has, and is then requested to leave, as at the end of a
     run.
     """
 

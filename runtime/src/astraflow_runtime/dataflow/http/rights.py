@@ -44,7 +44,7 @@ def includes(grant: Grant, method: str, path: str) -> bool:
 
 
 def check_sender(grant: Grant, message: Any) -> None:
-    """``Refused`` (403) if a RaaS or a trainer speaks for another one."""
+    """``Refused`` (403) if a RaaS or a trainer sends a message in the name of another one."""
     if grant.role in _PROCESSES:
         stated = message.raas if grant.role == "raas" else message.policy
         if stated != grant.name:

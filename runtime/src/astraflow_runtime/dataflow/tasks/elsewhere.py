@@ -1,4 +1,4 @@
-"""A task that failed on a RaaS is tried elsewhere, if somebody else can have it soon.
+"""A task that failed on a RaaS is tried elsewhere, if another RaaS can lease it soon.
 
 Failures have causes that stay with a RaaS: its host, its sandboxes, its version of a tool. For a while the task waits for the
 others. Nothing waits longer: then, or when no other RaaS is left that could have it, the RaaS on which it failed may have it again.

@@ -69,7 +69,7 @@ def reaching(spec: ProcessSpec, dataflow_url: str, directory: Path) -> ProcessSp
 
 
 def started_anew(spec: ProcessSpec, restarts: int) -> ProcessSpec:
-    """The same process, told how often it has been restarted."""
+    """The same process with the number of its restarts."""
     return replace(spec, environment={**spec.environment, START: str(restarts)})
 
 

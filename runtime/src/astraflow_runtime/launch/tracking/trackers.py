@@ -65,7 +65,7 @@ class Trackers:
             feed.thread.start()
 
     def news(self) -> Iterator[str]:
-        """What a person should know and was not told yet."""
+        """Messages for the user that were not shown yet."""
         while self._notices:
             yield self._notices.popleft()
 

@@ -69,7 +69,9 @@ class PlainView:
         if status.state != self._state:
             self._state = status.state
             told_later = status.state == "failed" or not status.reason
-            reason = " ".join(status.reason.splitlines())  # whoever stops a run may write anything
+            reason = " ".join(
+                status.reason.splitlines()
+            )  # the reason is any text of the user who stops the run
             self._write(f"run is {status.state}" + ("" if told_later else f": {reason}"))
         if (start := self._starting.of(status, processes)) is not None and processes:
             if start.ready != self._ready or now - self._told >= _START_S:

@@ -27,7 +27,7 @@ _HOST = re.compile(r"the engine host of policy '(\w+)' in ([\w.-]+)")
 
 @dataclass(frozen=True)
 class Suspect:
-    """Somebody waiting for: a process of the run, or the engine host of ``policy`` within it."""
+    """A process that is waited for: one of the run, or the engine host of ``policy`` within it."""
 
     process: str
     policy: str = ""
@@ -96,7 +96,7 @@ class Watchdog:
         return text
 
     def _suspects(self, waits: Sequence[WaitStatus]) -> list[Suspect]:
-        """Those that are waited for and do not wait for anybody themselves; all, if everybody waits."""
+        """The processes that are waited for and do not wait themselves; all, if each of them waits."""
         named = dict.fromkeys(suspect for wait in waits for suspect in self._named(wait.for_whom))
         waiting = {
             suspect

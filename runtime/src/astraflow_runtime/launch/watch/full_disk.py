@@ -1,4 +1,4 @@
-"""A full disk under a run, as its launcher sees it: the processes wait for room, and so does whoever watches them."""
+"""A full disk under a run, as its launcher sees it: the processes wait for disk space, and so does the launcher."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from astraflow_runtime.launch.watch.signals import Interrupts
 from astraflow_wire.host.disk import LONGEST_WAIT_S, LOOK_S, lacking
 
 SETTLED_S = 10.0
-"""How long there must be room before it is said: whoever tries again and again to write something large frees what it
-had written, each time for a moment."""
+"""How long there must be disk space before it is reported: a process that repeatedly tries to write a large file frees
+its part of it each time for a moment."""
 
 
 class RoomWatch:
-    """Tells once that there is no room in the run directory, and once that there is again: what the processes write
-    about it into their logs may find no room either."""
+    """Reports once that there is no disk space in the run directory, and once that there is again: the processes may be
+    unable to write it to their logs."""
 
     def __init__(self, directory: Path, view: View) -> None:
         self._directory, self._view = directory, view

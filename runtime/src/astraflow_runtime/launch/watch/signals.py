@@ -111,7 +111,7 @@ def ignore_signals() -> None:
 
 
 def _forget(terminals: Sequence[int]) -> None:
-    """Nobody reads them any longer, and writing to them is an error: what is written there goes nowhere."""
+    """Redirect the streams of a closed terminal to nothing, since writing to them is an error."""
     with open(os.devnull, "wb") as nowhere:
         for stream in terminals:
             os.dup2(nowhere.fileno(), stream)

@@ -84,7 +84,7 @@ class WindDown:
         return None
 
     def _replaced(self, processes: Sequence[ProcessState], status: Status) -> bool:
-        """Restart who was killed and is needed; whether anybody was."""
+        """Restart the killed processes that are needed; whether there were any."""
         ended = [s for s in processes if s.exit_code is not None]
         alive = {state.name for state in processes} - {state.name for state in ended}
         new = [state for state in ended if (state.name, state.restarts) not in self._seen]

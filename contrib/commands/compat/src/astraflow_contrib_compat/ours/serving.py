@@ -166,7 +166,7 @@ async def _register(compat: DataflowConfig, tasks: OwnTasks, url: str) -> None:
 
 
 async def _let_leave(tasks: OwnTasks) -> None:
-    """Tell our RaaS to leave, and wait until they have."""
+    """Request our RaaS to leave, and wait until they have left."""
     tasks.stopping = True
     await tasks.note()
     try:

@@ -432,7 +432,7 @@ def _announcement(told: messages.AnnouncementMessage) -> Announcement:
 
 
 def _count(value: Any) -> int:
-    """A number of places that a RaaS told; 0 for what is none."""
+    """The number of places that a RaaS reports; 0 if it is not a number."""
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         return 0
     return min(int(value), MAX_PLACES)

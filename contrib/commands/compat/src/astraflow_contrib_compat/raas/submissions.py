@@ -21,7 +21,7 @@ MOST_EARLY = 256
 
 
 class UnsupportedSampling(ValueError):
-    """A task wants what the public protocol has no word for."""
+    """A task needs a sampling option that the public protocol does not have."""
 
 
 class Submissions:
@@ -69,7 +69,7 @@ class Submissions:
             del self._waiting[lane][number]
 
     async def evaluation_began(self) -> None:
-        """Tell the RaaS that an evaluation begins, when nothing else runs there."""
+        """Announce to the RaaS that an evaluation begins, when nothing else runs there."""
         answer = await self._client.post("/reset_training_engine", {"timeout": 10.0})
         if not isinstance(answer, dict) or answer.get("ready_for_eval") is not True:
             raise ForeignFailed(
@@ -80,7 +80,7 @@ class Submissions:
         await self._client.post("/eval_start", {})
 
     async def evaluation_ended(self) -> None:
-        """Tell the RaaS that it is over. A failure shows at the next call."""
+        """Announce to the RaaS that the evaluation is over. A failure shows at the next call."""
         try:
             await self._client.post("/eval_end", {})
         except (ForeignFailed, PickleRefused) as error:

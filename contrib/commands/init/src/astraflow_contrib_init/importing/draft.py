@@ -50,7 +50,7 @@ class Draft:
                 self.put(path, settings.take(f"{prefix}{name}"), name)
 
     def serve_adapters(self) -> None:
-        """The engine of a policy that trains an adapter has to take it: vLLM is told its rank, others become a TODO."""
+        """The engine of a policy that trains an adapter has to take it: vLLM gets its rank, others become a TODO."""
         for name in [name for name in self.tables if name.endswith(".trainer")]:
             rank = self._value(f"{name}.lora_rank")
             engine = f"{name.removesuffix('.trainer')}.engine"

@@ -60,7 +60,7 @@ def _answer(plugins: list[str], name: str, trajectory: dict[str, Any]) -> bytes:
     try:
         plugin = Catalog.discover(only=plugins).plugin(name)
         return msgspec.msgpack.encode({"views": Hooks([plugin]).views(trajectory)})
-    except Exception as error:  # noqa: BLE001 - code of others: what it raises is shown to whoever looks
+    except Exception as error:  # noqa: BLE001 - code of plugins: its error is shown on the page
         return msgspec.msgpack.encode({"error": f"{type(error).__name__}: {error}"})
 
 

@@ -65,7 +65,7 @@ class Broker:
     # -- runs --------------------------------------------------------------------------------------
 
     def renew_run(self, tenant: str, message: RenewRun, now: float, wall: float) -> RunRenewed:
-        """A run says what it wants, and learns what it has."""
+        """Renew a run: it reports the RaaS that it wants, and gets those that it has."""
         for raas in message.raas:
             if other := sorted(raas.environment.keys() - set(PASSED_ON)):
                 raise Refused(
@@ -313,7 +313,7 @@ class Broker:
         return bool(run.wanted()) and (run.served or not seats)
 
     def _lift(self) -> None:
-        """Who asked for nothing gets no credit for it."""
+        """A run that wanted nothing gets no credit for that time."""
         competing = [run for run in self.runs.values() if self._competes(run)]
         for run in self.runs.values():
             if run not in competing:

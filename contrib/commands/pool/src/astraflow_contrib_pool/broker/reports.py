@@ -73,7 +73,7 @@ def _cost(broker: Broker, account: Account) -> float:
 
 
 def waits_for(broker: Broker, key: str, now: float) -> str:
-    """Why a run that is here has not all that it wants."""
+    """Why a run of the pool does not have all the RaaS that it wants."""
     run = broker.runs[key]
     has = sum(raas.run == key for raas in broker.raas)
     if wait := broker.quota_wait_s(run, now):

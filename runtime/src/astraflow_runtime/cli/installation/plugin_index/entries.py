@@ -1,4 +1,4 @@
-"""What an index says of a distribution: taken from a report, and checked, for strangers write both."""
+"""The entry of a distribution in an index: read from a report and validated, since both are untrusted."""
 
 from __future__ import annotations
 
