@@ -194,7 +194,7 @@ EAR = """
     ASTRAFLOW_API = (1, 0)
 
 
-    def hear(what):
+    def note(what):
         role = next((word for word in ("dataflow", "raas", "trainer") if word in sys.argv), "run")
         with open(os.environ["HEARD"], "a") as file:
             print(role, what, file=file)
@@ -202,44 +202,44 @@ EAR = """
 
     @hookimpl
     def astraflow_choose_transport(ends):
-        hear("choose_transport")
+        note("choose_transport")
         return "http"
 
 
     @hookimpl(tryfirst=True)
     def astraflow_resolve_model(reference):
-        hear("resolve_model")
+        note("resolve_model")
 
 
     @hookimpl
     def astraflow_run_started(run):
-        hear("run_started")
+        note("run_started")
 
 
     @hookimpl
     def astraflow_routes(service):
-        hear(f"routes")
+        note(f"routes")
 
 
     @hookimpl
     def astraflow_weights_published(version):
-        hear(f"weights_published {version}")
+        note(f"weights_published {version}")
 
 
     @hookimpl(wrapper=True)
     def astraflow_train_step(step):
-        hear(f"train_step {step}")
+        note(f"train_step {step}")
         return (yield)
 
 
     @hookimpl
     def astraflow_step_ended(step):
-        hear(f"step_ended {step}")
+        note(f"step_ended {step}")
 
 
     @hookimpl
     def astraflow_run_ended(error):
-        hear(f"run_ended {error}")
+        note(f"run_ended {error}")
 """
 
 

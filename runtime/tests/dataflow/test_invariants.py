@@ -383,7 +383,7 @@ class Play(RuleBasedStateMachine):
         if not hasattr(self, "b"):
             return
         traces = [Trace(self.attempts, prompt=f"p{n}") for n in range(5)]
-        JournalReader(self.journal).tell(*traces)
+        JournalReader(self.journal).feed(*traces)
         state, stories = self.b.state, {}
         for trace in traces:
             stories |= trace.groups

@@ -22,13 +22,13 @@ from astraflow_runtime.dataflow.lease_history import LeaseHistory
 from astraflow_runtime.dataflow.replay import JournalReplay
 
 
-class Heard:
+class Recorded:
     """Records the entries that it gets, in a list that listeners share."""
 
     def __init__(self, name="", notes=None):
         self.name, self.notes = name, [] if notes is None else notes
 
-    def hear(self, at_s, entry):
+    def on_entry(self, at_s, entry):
         self.notes.append((self.name, at_s, type(entry).__name__))
 
 
@@ -42,10 +42,10 @@ def written(path, *entries):
     return records
 
 
-def test_listeners_hear_an_entry_in_their_order_before_the_next_is_read(tmp_path):
+def test_listeners_get_an_entry_in_their_order_before_the_next_is_read(tmp_path):
     written(tmp_path, leased(0), Overdue(task="train-0", reason="late"))
     notes = []
-    assert JournalReader(tmp_path).tell(Heard("a", notes), Heard("b", notes)) == 2
+    assert JournalReader(tmp_path).feed(Recorded("a", notes), Recorded("b", notes)) == 2
     assert notes == [
         ("a", 0.0, "Leased"), ("b", 0.0, "Leased"), ("a", 1.0, "Overdue"), ("b", 1.0, "Overdue"),
     ]  # fmt: skip
@@ -69,7 +69,7 @@ def test_what_is_written_just_now_ends_the_log(tmp_path, kept):
 def test_zeros_behind_the_log_end_it_and_nothing_after_them_is_believed(tmp_path):
     records = written(tmp_path, leased(0), leased(1))
     (tmp_path / ENTRIES).write_bytes(records[0] + bytes(4096) + records[1])
-    assert JournalReader(tmp_path).tell() == 1
+    assert JournalReader(tmp_path).feed() == 1
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_an_entry_of_another_version_is_refused_with_its_place(tmp_path, fields,
     kind = msgspec.defstruct("Other", [(name, object) for name in fields])
     other = b"".join(encode_record(kind(**fields), 1.0))
     (tmp_path / ENTRIES).write_bytes(whole + other)
-    heard = Heard()
+    listener = Recorded()
     with pytest.raises(RunFailed) as caught:
-        JournalReader(tmp_path).tell(heard)
+        JournalReader(tmp_path).feed(listener)
     assert str(tmp_path / ENTRIES) in str(caught.value)
     assert f"ends at byte {len(whole + other)}" in str(caught.value)
     assert problem in str(caught.value)
-    assert len(heard.notes) == 1  # the entries before it were delivered
+    assert len(listener.notes) == 1  # the entries before it were delivered
 
 
 def test_a_run_without_a_journal_is_refused(tmp_path):
@@ -101,7 +101,7 @@ def test_a_run_without_a_journal_is_refused(tmp_path):
         JournalReader.of_run(tmp_path)
     (tmp_path / "journal").mkdir()
     (tmp_path / "journal" / ENTRIES).touch()  # it has begun, and nothing happened yet
-    assert JournalReader.of_run(tmp_path).tell() == 0
+    assert JournalReader.of_run(tmp_path).feed() == 0
 
 
 def test_a_long_journal_takes_no_more_memory_than_a_short_one(tmp_path):
@@ -113,7 +113,7 @@ def test_a_long_journal_takes_no_more_memory_than_a_short_one(tmp_path):
         reader = JournalReader(tmp_path)
         tracemalloc.start()
         try:
-            assert reader.tell() == entries
+            assert reader.feed() == entries
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -134,7 +134,7 @@ def test_a_listener_behind_a_replay_sees_the_state_after_each_entry(bench, tmp_p
     flow, reader, seen = b.build(), JournalReader(tmp_path), []
 
     class Looks:
-        def hear(self, at_s, entry):
+        def on_entry(self, at_s, entry):
             stream = flow.state.streams["solver"]
             facts = (flow.state.train.running, stream.updates, flow.state.versions.newest["solver"])
             if isinstance(entry, Pushed | Announced | Acknowledged):
@@ -142,7 +142,7 @@ def test_a_listener_behind_a_replay_sees_the_state_after_each_entry(bench, tmp_p
 
     replay = JournalReplay(flow, reader, partial(b.time.__setitem__, 0))
     count = replay.run(reader.entries(), Looks())
-    assert count == reader.tell() > 10
+    assert count == reader.feed() > 10
     assert seen == [
         ("Announced", 0, 0, 0), ("Pushed", 3, 0, 0), ("Pushed", 2, 0, 0), ("Announced", 2, 0, 1),
         ("Acknowledged", 2, 1, 1),

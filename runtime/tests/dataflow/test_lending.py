@@ -156,7 +156,7 @@ def test_the_story_of_a_row_tells_who_borrowed_it(pair, tmp_path):
     roll_out(b, 1)
     update(b, "b")
     trace = Trace(1, prompt="p0")
-    JournalReader(tmp_path).tell(trace)
+    JournalReader(tmp_path).feed(trace)
     (story,) = trace.groups.values()
     rows = {share.policy: share.rows for share in story.shares}
     assert [[use.batch for use in row.lent] for row in rows["a"]] == [["b-000000"]] * 2

@@ -163,7 +163,7 @@ def test_the_journal_tells_of_both_leases(waiting, tmp_path):
     b.pass_time(5)
     b.push(task, "r1", version=1)
     trace, spans = Trace(3, group=task.id), PromptSpans("run", 1.0)
-    JournalReader(tmp_path / "journal").tell(trace, spans)
+    JournalReader(tmp_path / "journal").feed(trace, spans)
     story = trace.groups[task.id]
     assert [(each.raas, each.second, each.ended) for each in story.attempts] == [
         ("r0", False, "'r1' was first"),

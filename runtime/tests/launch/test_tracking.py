@@ -170,7 +170,7 @@ def asked(batch: str, arrivals: list[int], dropped: list[int] | None = None) -> 
 def heard(*entries: tuple[float, Entry], share: float = 1.0) -> list[list[SpanRecord]]:
     spans = PromptSpans("run", share)
     for at_s, entry in entries:
-        spans.hear(at_s, entry)
+        spans.on_entry(at_s, entry)
     return spans.finished
 
 

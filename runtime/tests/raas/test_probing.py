@@ -71,7 +71,7 @@ class Scene:
 
         return asyncio.run(run())
 
-    def hear(self, version: int, probe: Probe | None = ASKED):
+    def announce(self, version: int, probe: Probe | None = ASKED):
         return lambda: self.probes.on_announced(replace(announcement(version), probe=probe))
 
     def serve(self, version: int | None):
@@ -80,7 +80,7 @@ class Scene:
 
 def test_sampled_tokens_are_compared() -> None:
     scene = Scene()
-    assert scene.after(scene.hear(1)) == [1]
+    assert scene.after(scene.announce(1)) == [1]
     assert scene.asked == [[5, 6, 7], [8, 9]]
     assert scene.probes.figures() == {
         "solver/probe_version": 1.0,
@@ -97,7 +97,7 @@ def with_images(*places: tuple[int, bytes]) -> Probe:
 
 def test_each_row_is_scored_with_its_images() -> None:
     scene = Scene()
-    assert scene.after(scene.hear(1, with_images((0, b"a"), (2, b"b"), (4, b"a")))) == [1]
+    assert scene.after(scene.announce(1, with_images((0, b"a"), (2, b"b"), (4, b"a")))) == [1]
     assert scene.seen == [[(0, b"a"), (2, b"b")], [(1, b"a")]]
 
 
@@ -105,7 +105,7 @@ def test_a_probe_with_other_images_than_it_says_is_left_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scene, sent = Scene(), with_images((0, b"a"))
-    steps = [scene.hear(1, replace(sent, files=files)) for files in (b"b", b"")]
+    steps = [scene.announce(1, replace(sent, files=files)) for files in (b"b", b"")]
     assert scene.after(*steps) == [None, None]
     assert "version 1 of policy 'solver' is not probed: an image with the digest" in caplog.text
     assert not scene.asked
@@ -113,13 +113,19 @@ def test_a_probe_with_other_images_than_it_says_is_left_out(
 
 def test_a_probe_waits_for_its_version() -> None:
     scene = Scene()
-    assert scene.after(scene.hear(2), scene.serve(None), scene.serve(2)) == [None, None, 2]
+    assert scene.after(scene.announce(2), scene.serve(None), scene.serve(2)) == [None, None, 2]
     assert len(scene.asked) == 2
 
 
 def test_one_that_is_overtaken_is_left_out() -> None:
     scene = Scene()
-    steps = scene.hear(2), scene.serve(3), scene.hear(4), scene.hear(5, None), scene.serve(4)
+    steps = (
+        scene.announce(2),
+        scene.serve(3),
+        scene.announce(4),
+        scene.announce(5, None),
+        scene.serve(4),
+    )
     assert scene.after(*steps) == [None, None, None, None, 4]
 
 
@@ -129,7 +135,7 @@ def test_a_replica_is_probed_before_it_loads_the_next_version() -> None:
 
     async def run():
         for version in (1, 2, 3):
-            scene.hear(version)()
+            scene.announce(version)()
         await scene.probes.before_swap("solver", 0)
         found = [scene.probes.figures()]
         scene.version = 3
@@ -142,7 +148,7 @@ def test_a_replica_is_probed_before_it_loads_the_next_version() -> None:
 
 def test_a_replica_without_a_probe_swaps_at_once() -> None:
     scene = Scene()
-    scene.hear(1, None)()
+    scene.announce(1, None)()
     asyncio.run(scene.probes.before_swap("solver", 0))
     asyncio.run(scene.probes.before_swap("teacher", 0))
     assert not scene.asked
@@ -150,21 +156,21 @@ def test_a_replica_without_a_probe_swaps_at_once() -> None:
 
 def test_an_older_probe_of_another_replica_takes_no_figures_back() -> None:
     scene = Scene()
-    assert scene.after(scene.hear(2), scene.serve(2), scene.hear(1)) == [None, 2, 2]
+    assert scene.after(scene.announce(2), scene.serve(2), scene.announce(1)) == [None, 2, 2]
 
 
 def test_each_measurement_is_reported() -> None:
     scene = Scene()
     reports: list[dict[str, float]] = []
     scene.probes.measured = lambda: reports.append(scene.probes.figures())
-    scene.after(scene.hear(1), scene.serve(2), scene.hear(2))
+    scene.after(scene.announce(1), scene.serve(2), scene.announce(2))
     assert [each["solver/probe_version"] for each in reports] == [1.0, 2.0]
 
 
 def test_a_swap_meanwhile_spoils_it() -> None:
     scene = Scene()
     scene.during = scene.serve(2)
-    assert scene.after(scene.hear(1)) == [None]
+    assert scene.after(scene.announce(1)) == [None]
 
 
 def test_an_engine_that_fails_is_no_reason_to_end() -> None:
@@ -174,7 +180,10 @@ def test_an_engine_that_fails_is_no_reason_to_end() -> None:
         raise EngineError("out of memory")
 
     scene.during = fail
-    assert scene.after(scene.hear(1), lambda: setattr(scene, "during", lambda: None)) == [None, 1]
+    assert scene.after(scene.announce(1), lambda: setattr(scene, "during", lambda: None)) == [
+        None,
+        1,
+    ]
 
 
 def moved(since: int, nats: float) -> Probe:
@@ -191,10 +200,10 @@ def test_weights_that_arrive_move_the_engine_as_they_moved_the_trainer() -> None
         return step
 
     steps = (
-        scene.hear(1),
-        scene.hear(2, moved(1, 0.05)),
+        scene.announce(1),
+        scene.announce(2, moved(1, 0.05)),
         load(2),
-        scene.hear(3, moved(2, 0.06)),
+        scene.announce(3, moved(2, 0.06)),
         load(3),
     )
     assert scene.after(*steps) == [1, 1, 2, 2, 3]
@@ -204,14 +213,14 @@ def test_weights_that_arrive_move_the_engine_as_they_moved_the_trainer() -> None
 def test_an_engine_that_does_not_move_is_restarted_and_then_given_up() -> None:
     scene = Scene()
     kills: list[int] = []
-    steps = [scene.hear(1), scene.hear(2, moved(1, 0.05)), scene.serve(2)]
+    steps = [scene.announce(1), scene.announce(2, moved(1, 0.05)), scene.serve(2)]
     steps += [lambda: kills.append(len(scene.killed))]
     steps += [
-        scene.hear(3, moved(2, 0.05)),
+        scene.announce(3, moved(2, 0.05)),
         scene.serve(3),
     ]  # the new engine has nothing to compare
     steps += [lambda: kills.append(len(scene.killed))]
-    steps += [scene.hear(4, moved(3, 0.05)), scene.serve(4)]
+    steps += [scene.announce(4, moved(3, 0.05)), scene.serve(4)]
     with pytest.raises(RunFailed, match=r"version 4 did not reach the engine of policy 'solver'"):
         scene.after(*steps)
     assert kills == [1, 1] and scene.killed == ["computed with the weights of version 1"]
@@ -222,14 +231,17 @@ def test_a_trainer_that_hardly_moved_or_compares_with_another_version_kills_no_e
     since: int, nats: float
 ) -> None:
     scene = Scene()
-    assert scene.after(scene.hear(1), scene.hear(2, moved(since, nats)), scene.serve(2))[-1] == 2
+    assert (
+        scene.after(scene.announce(1), scene.announce(2, moved(since, nats)), scene.serve(2))[-1]
+        == 2
+    )
     assert scene.killed == []
 
 
 def test_log_probs_that_are_to_be_equal_end_the_run_by_name_if_they_are_not() -> None:
     scene = Scene(exact=frozenset({"solver"}))
     with pytest.raises(UserError) as caught:
-        scene.after(scene.hear(1))
+        scene.after(scene.announce(1))
     said = str(caught.value)
     assert "version 1 of " in said and "gives -2.5 for the token at position 2 of row 0" in said
     assert "the trainer -2;" in said and "batch_invariant" in said
@@ -243,12 +255,12 @@ def test_the_smallest_difference_is_one(other: float) -> None:
     scene.scores[2] = [0, other]
     asked = replace(ASKED, logprobs=trainer.astype("<f4").tobytes())
     with pytest.raises(UserError, match="at position 1 of row 1 of the probe"):
-        scene.after(scene.hear(1, asked))
+        scene.after(scene.announce(1, asked))
 
 
 def test_log_probs_that_are_equal_go_on() -> None:
     scene = Scene(exact=frozenset({"solver"}))
     trainer = np.array([0, -1, -2.5, 0, -3], np.float32)
     asked = replace(ASKED, logprobs=trainer.astype("<f4").tobytes())
-    assert scene.after(scene.hear(1, asked)) == [1]
+    assert scene.after(scene.announce(1, asked)) == [1]
     assert scene.probes.figures()["solver/probe_largest"] == 0.0

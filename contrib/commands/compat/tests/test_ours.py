@@ -293,14 +293,14 @@ def test_tasks_go_to_others_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
         (given,) = await tasks.lease("b", 4, 0)
         now = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: now + 1.5)
-        tasks.hear("b", 2)
+        tasks.check_in("b", 2)
         monkeypatch.setattr(time, "monotonic", lambda: now + 3)
         await tasks.expire()  # it is alive, and has not named the task
         assert tasks.notices(tasks.raas["b"]).revoked[0].task == given.id
         monkeypatch.setattr(time, "monotonic", lambda: now + 9)
         await tasks.expire()
         with pytest.raises(Refused, match="register"):
-            tasks.hear("b", 2)
+            tasks.check_in("b", 2)
         await tasks.register(registration("c"))
         assert len(await tasks.lease("c", 4, 0)) == 1
         assert await tasks.reset("") == (1, 0) and tasks.raas["c"].lost

@@ -93,8 +93,8 @@ def test_mean_rewards_of_groups_are_counted_by_source() -> None:
         rewards = chance.integers(0, 2, 4).astype(float).tolist()
         means[source].append(np.mean(rewards))
         prompt = f"{source}/p{number}" if source else f"strange/{number}"
-        figures.hear(0.0, pushed(f"train-{number}", prompt, rewards))
-    figures.hear(0.0, pushed("eval-1", "easy/p", [1.0], eval_set="held_out"))
+        figures.on_entry(0.0, pushed(f"train-{number}", prompt, rewards))
+    figures.on_entry(0.0, pushed("eval-1", "easy/p", [1.0], eval_set="held_out"))
     found = figures.histograms()["solver"]
     assert found["edges"][0] == 0 and found["edges"][-1] == 1 and len(found["edges"]) == 21
     by_source = {each["source"]: each for each in found["sources"]}
@@ -111,10 +111,10 @@ def test_mean_rewards_of_groups_are_counted_by_source() -> None:
 
 def test_rewards_outside_of_0_to_1_have_bars_of_their_own() -> None:
     figures = MeanRewards()
-    figures.hear(0.0, pushed("train-1", "p", [-3.0, -3.0]))
+    figures.on_entry(0.0, pushed("train-1", "p", [-3.0, -3.0]))
     found = figures.histograms()["solver"]
     assert (found["edges"][0], found["edges"][-1]) == (-3.5, -2.5)
-    figures.hear(0.0, pushed("train-2", "p", [5.0]))
+    figures.on_entry(0.0, pushed("train-2", "p", [5.0]))
     found = figures.histograms()["solver"]
     assert (found["edges"][0], found["edges"][-1]) == (-3.0, 5.0)
     assert (found["sources"][0]["all"][0], found["sources"][0]["all"][-1]) == (1, 1)
@@ -140,7 +140,7 @@ def test_hours_of_services_are_those_between_coming_and_going() -> None:
     hours = ServiceHours()
     assert hours.arrays() == {}
     for at_s, entry in story:
-        hours.hear(at_s, entry)
+        hours.on_entry(at_s, entry)
     found = {kind: (x.tolist(), (3600 * y).round(6).tolist()) for kind, (x, y) in hours.arrays().items()}  # fmt: skip
     # r0 60-240, r1 120-400 (then the run is dead until it is resumed), r2 1060-1120; the trainer 0-400 and 1060-1120.
     assert found["RaaS"] == ([1, 2, 3], [120 + 60, 180 + 240, 180 + 280 + 60])
@@ -158,9 +158,9 @@ def test_without_a_journal_the_cost_is_not_known(tmp_path: Path) -> None:
 def test_leases_are_listed_with_their_age() -> None:
     leases = HeldLeases()
     for at_s, task in ((10, "train-1"), (20, "train-2"), (25, "train-3")):
-        leases.hear(at_s, Leased(task=task, raas="r0", capacity=4))
-    leases.hear(28, Leased(task="train-2", raas="r1", capacity=4, second=True))
-    leases.hear(30, pushed("train-1", "p", [1.0]))
+        leases.on_entry(at_s, Leased(task=task, raas="r0", capacity=4))
+    leases.on_entry(28, Leased(task="train-2", raas="r1", capacity=4, second=True))
+    leases.on_entry(30, pushed("train-1", "p", [1.0]))
     found = leases.listed(5.0)
     assert found["count"] == 3
     told = [(each["task"], each["raas"], each["age_s"], each["second"]) for each in found["oldest"]]

@@ -102,7 +102,7 @@ def test_a_life_is_that_of_the_whole_journal(tmp_path: Path, block_bytes: int) -
     asked += [("prompt", f"p{n}") for n in range(PROMPTS)]
     for subject, name in asked:
         trace = Trace(3, **{subject: name})
-        JournalReader.of_run(tmp_path).tell(trace)
+        JournalReader.of_run(tmp_path).feed(trace)
         expected = {"share": 1.0, "offers": [asdict(o) for o in trace.offers], "groups": [asdict(s) for s in trace.groups.values()]}  # fmt: skip
         assert views.life({"run": {"task_attempts": 3}}, subject, name) == expected, name
 
@@ -111,18 +111,18 @@ def test_only_blocks_that_may_name_a_group_are_read(tmp_path: Path) -> None:
     log = write(tmp_path, [e for e in a_run(400) if not isinstance(e, RaasGone)])
     index = journal_index.JournalIndex(tmp_path, len(log) // 50)
     index.follow()
-    heard: list[Entry] = []
+    seen: list[Entry] = []
 
-    class Heard:
-        def hear(self, at_s: float, entry: Entry) -> None:
-            heard.append(entry)
+    class Recorder:
+        def on_entry(self, at_s: float, entry: Entry) -> None:
+            seen.append(entry)
 
-    index.tell(Heard(), {journal_index.task_key("train-200")})
-    assert 0 < len(heard) < 2 * len(a_run(400)) / 50 + 10
-    assert any(isinstance(e, Pushed) and e.header.task == "train-200" for e in heard)
+    index.feed(Recorder(), {journal_index.task_key("train-200")})
+    assert 0 < len(seen) < 2 * len(a_run(400)) / 50 + 10
+    assert any(isinstance(e, Pushed) and e.header.task == "train-200" for e in seen)
 
 
-def test_a_log_that_grows_is_heard_once_and_one_that_is_another_anew(tmp_path: Path) -> None:
+def test_a_log_that_grows_is_read_once_and_one_that_is_another_anew(tmp_path: Path) -> None:
     entries = a_run(60)
     log = write(tmp_path, entries[:100])
     views = JournalViews(tmp_path)

@@ -78,7 +78,7 @@ def read_trace(directory: Path, subject: str, name: str) -> Trace:
 
     trace = Trace(_task_attempts(directory), **{subject: name})
     reader = JournalReader.of_run(directory)
-    reader.tell(trace)
+    reader.feed(trace)
     if not (trace.offers or trace.groups):
         near = _like(reader, subject, name)
         raise UserError(f"no {subject} {name!r} was found in {directory}{near}")
@@ -111,7 +111,7 @@ class _Names:
         self._subject = subject
         self._names: dict[str, None] = {}
 
-    def hear(self, at_s: float, entry: Entry) -> None:
+    def on_entry(self, at_s: float, entry: Entry) -> None:
         from astraflow_runtime.dataflow.journal.entries import PromptsConsumed, Pushed
 
         if self._subject == "group":
@@ -130,7 +130,7 @@ def _like(reader: JournalReader, subject: str, name: str) -> str:
     from difflib import get_close_matches
 
     names = _Names(subject)
-    reader.tell(names)
+    reader.feed(names)
     known = names.known
     near = get_close_matches(name, known, _SUGGESTED) or known[:_SUGGESTED]
     return (

@@ -26,11 +26,11 @@ FOLDER = "journal"
 class JournalListener(Protocol):
     """Gets the entries of a journal, one after the other."""
 
-    def hear(self, at_s: float, entry: Entry) -> None:
+    def on_entry(self, at_s: float, entry: Entry) -> None:
         """Handle an entry that was written ``at_s`` seconds into the run."""
 
 
-def tell(entries: Iterable[tuple[float, Entry]], *listeners: JournalListener) -> int:
+def feed(entries: Iterable[tuple[float, Entry]], *listeners: JournalListener) -> int:
     """Pass each entry to all ``listeners``, in their order, before the next entry is read; returns
     the number of entries.
     """
@@ -38,7 +38,7 @@ def tell(entries: Iterable[tuple[float, Entry]], *listeners: JournalListener) ->
     for at_s, entry in entries:
         count += 1
         for listener in listeners:
-            listener.hear(at_s, entry)
+            listener.on_entry(at_s, entry)
     return count
 
 
@@ -75,9 +75,9 @@ class JournalReader:
         """(seconds of the run, entry) of :meth:`records`."""
         return ((record.at_s, record.entry) for record in self.records())
 
-    def tell(self, *listeners: JournalListener) -> int:
-        """:func:`tell` the whole journal."""
-        return tell(self.entries(), *listeners)
+    def feed(self, *listeners: JournalListener) -> int:
+        """:func:`feed` the whole journal to ``listeners``."""
+        return feed(self.entries(), *listeners)
 
     def body(self, place: BodyLocation) -> bytes:
         """The group at ``place``, as it was pushed; :class:`RunFailed` if it is missing or damaged."""

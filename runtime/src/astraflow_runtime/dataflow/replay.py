@@ -41,7 +41,7 @@ from astraflow_runtime.dataflow.journal.entries import (
     Swapped,
     TrainerRegistration,
 )
-from astraflow_runtime.dataflow.journal_reader import JournalListener, JournalReader, tell
+from astraflow_runtime.dataflow.journal_reader import JournalListener, JournalReader, feed
 from astraflow_runtime.dataflow.rows.rows import LoggedGroup
 from astraflow_runtime.dataflow.tasks.admission import Offer, rejections
 
@@ -71,11 +71,11 @@ class JournalReplay:
         self._count = after
         self._state.replaying = True
         try:
-            return tell(entries, self, *listeners)
+            return feed(entries, self, *listeners)
         finally:
             self._state.replaying = False
 
-    def hear(self, at_s: float, entry: Entry) -> None:
+    def on_entry(self, at_s: float, entry: Entry) -> None:
         """Apply an entry as it was applied when it was written."""
         self._set_time(at_s)
         self._count += 1

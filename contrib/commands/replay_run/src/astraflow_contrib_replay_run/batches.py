@@ -141,7 +141,7 @@ class RecordedBatches:
 
     def _apply(self, at_s: float, entry: Entry) -> None:
         self._note(entry)
-        self._applying.hear(at_s, self._as_replayed(entry))
+        self._applying.on_entry(at_s, self._as_replayed(entry))
         if isinstance(entry, BatchRequested) and entry.batch:
             self._offer(entry.message.policy)
 

@@ -73,7 +73,7 @@ class RedecidedBatches(RecordedBatches):
         elif isinstance(entry, Acknowledged):
             self._compare(entry)
         elif not self._is_void(entry):
-            self._applying.hear(at_s, entry)
+            self._applying.on_entry(at_s, entry)
         for policy in self._policies:
             self._cut(policy)
 
@@ -99,7 +99,7 @@ class RedecidedBatches(RecordedBatches):
         if not self.state.train.owns(entry.header.task):
             return
         if entry.refill:
-            self._applying.hear(at_s, entry)
+            self._applying.on_entry(at_s, entry)
             return
         task = self.state.train.get(entry.header.task)
         place = entry.body

@@ -53,7 +53,7 @@ def read_run(directory: Path) -> Recording:
     except ValidationError as error:
         raise UserError(f"{file} is not of this version of astraflow-core: {error}") from error
     listener = _Listener(config)
-    journal.tell(listener)
+    journal.feed(listener)
     return listener.recording(config, _refreshes(directory))
 
 
@@ -109,7 +109,7 @@ class _Listener:
         self._pool: list[tuple[float, int]] = []
         self._places: dict[str, int] = {}
 
-    def hear(self, at_s: float, entry: Entry) -> None:
+    def on_entry(self, at_s: float, entry: Entry) -> None:
         """Take note of an entry."""
         self.now = at_s
         for ended in self._leases.take(at_s, entry):

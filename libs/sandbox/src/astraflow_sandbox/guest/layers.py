@@ -70,7 +70,7 @@ class IsolationLayers:
         os.chmod(self._folder, 0o711)  # noqa: S103 - the user of programs passes it
 
     def remove(self) -> None:
-        """Remove the files outside of the namespaces."""
+        """Remove the cgroup and the folder outside of the namespaces."""
         cgroup.remove(self._groups)
         shutil.rmtree(self._folder, ignore_errors=True)
 

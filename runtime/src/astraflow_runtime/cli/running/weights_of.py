@@ -50,7 +50,7 @@ class WeightsOf:
         self.policy = policy
         self._token = read_token(run / "token")
         announcements = _Announcements(policy)
-        JournalReader.of_run(run).tell(announcements)
+        JournalReader.of_run(run).feed(announcements)
         self._announced = announcements.found
         self._receiver: Receiver | None = None
         self._fetched: dict[int, WeightSource] = {}
@@ -197,7 +197,7 @@ class _Announcements:
         self._policy = policy
         self.found: dict[int, Announcement] = {}
 
-    def hear(self, at_s: float, entry: Entry) -> None:
+    def on_entry(self, at_s: float, entry: Entry) -> None:
         if isinstance(entry, Announced) and entry.message.policy == self._policy:
             said = entry.message
             self.found[said.version] = Announcement(

@@ -42,7 +42,7 @@ class Trace:
         self.leases = LeaseHistory()
         self._at = 0.0
 
-    def hear(self, at_s: float, entry: Entry) -> None:
+    def on_entry(self, at_s: float, entry: Entry) -> None:
         """Handle an entry."""
         self._at = at_s
         if isinstance(entry, Pushed):

@@ -90,7 +90,7 @@ class PromptSpans:
         self._at = 0.0
         self.finished: list[list[SpanRecord]] = []
 
-    def hear(self, at_s: float, entry: Entry) -> None:
+    def on_entry(self, at_s: float, entry: Entry) -> None:
         """Take note of an entry."""
         self._at = at_s
         for ended in self._leases.take(at_s, entry):

@@ -57,7 +57,7 @@ class SpanFeed:
         try:
             for record in JournalReader.of_run(self._directory).records(self._read):
                 self._read = record.end
-                self._spans.hear(record.at_s, record.entry)
+                self._spans.on_entry(record.at_s, record.entry)
                 ack = record.entry if isinstance(record.entry, Acknowledged) else None
                 yield record.at_s, record.end, ack
         except (UserError, RunFailed, FileNotFoundError):  # none yet, or the run itself fails by it

@@ -30,7 +30,7 @@ def inner_app(tasks: OwnTasks, run: str, token: str) -> FastAPI:
         )
 
     async def heard(asked: messages.LeaseTasks | messages.RenewLeases) -> OwnRaas:
-        raas = tasks.hear(asked.raas, asked.incarnation)
+        raas = tasks.check_in(asked.raas, asked.incarnation)
         await tasks.report(raas, asked.serving, asked.seen)
         return raas
 
@@ -48,19 +48,19 @@ def inner_app(tasks: OwnTasks, run: str, token: str) -> FastAPI:
 
     async def fail(request: Request) -> Response:
         asked = await read_message(request, messages.FailTask)
-        tasks.hear(asked.raas, asked.incarnation)
+        tasks.check_in(asked.raas, asked.incarnation)
         await tasks.fail(asked)
         return reply(messages.Done())
 
     async def leave(request: Request) -> Response:
         asked = await read_message(request, messages.LeaveRaas)
-        tasks.hear(asked.raas, asked.incarnation)
+        tasks.check_in(asked.raas, asked.incarnation)
         await tasks.leave(asked.raas)
         return reply(messages.Done())
 
     async def push(request: Request) -> Response:
         group = await asyncio.to_thread(ReceivedGroup, await request.body())
-        tasks.hear(group.header.raas, group.header.incarnation)
+        tasks.check_in(group.header.raas, group.header.incarnation)
         await tasks.push(group)
         return reply(messages.GroupPushed(status="accepted"))
 

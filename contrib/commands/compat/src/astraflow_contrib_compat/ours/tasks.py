@@ -168,8 +168,8 @@ class OwnTasks:
         await self.note()
         return self._incarnations
 
-    def hear(self, name: str, incarnation: int) -> OwnRaas:
-        """A RaaS called; 404 if it has to register (again)."""
+    def check_in(self, name: str, incarnation: int) -> OwnRaas:
+        """Record a call of a RaaS; 404 if it must register (again)."""
         found = self.raas.get(name)
         if found is None or found.incarnation != incarnation:
             raise Refused(404, f"RaaS {name!r} is not registered here: register (again)")

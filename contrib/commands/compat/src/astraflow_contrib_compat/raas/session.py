@@ -262,7 +262,8 @@ class ForeignRaas:
             for _, running in self._tasks.values():
                 running.cancel()
         news = [
-            self._updates[told.policy].hear(_announcement(told)) for told in notices.announcements
+            self._updates[told.policy].on_announced(_announcement(told))
+            for told in notices.announcements
         ]
         news += [update.pin(notices.pins.get(policy)) for policy, update in self._updates.items()]
         for lost in notices.revoked:

@@ -61,7 +61,7 @@ class WeightUpdates:
         """Whether another version than the one served is wanted, and was announced."""
         return self.wanted != self.serving and self.wanted in self._announced
 
-    def hear(self, announcement: Announcement) -> bool:
+    def on_announced(self, announcement: Announcement) -> bool:
         """Record an announced version; whether it is new."""
         new = announcement.version not in self._announced
         self._announced[announcement.version] = announcement

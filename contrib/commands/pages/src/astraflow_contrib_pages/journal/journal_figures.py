@@ -41,7 +41,7 @@ class MeanRewards:
         self._means: dict[str, dict[str, array[float]]] = {}
         self._newest: dict[str, deque[tuple[str, float]]] = {}
 
-    def hear(self, at_s: float, entry: Entry) -> None:
+    def on_entry(self, at_s: float, entry: Entry) -> None:
         """Take note of an entry."""
         if not isinstance(entry, Pushed) or entry.header.eval_set or entry.refill:
             return
@@ -101,7 +101,7 @@ class ServiceHours:
         self._steps = array("d")
         self._points = {kind: array("d") for kind in self._here}
 
-    def hear(self, at_s: float, entry: Entry) -> None:
+    def on_entry(self, at_s: float, entry: Entry) -> None:
         """Take note of an entry."""
         if isinstance(entry, Resumed):  # no process was running since the previous entry
             for names in self._here.values():
@@ -141,7 +141,7 @@ class HeldLeases:
         self._history = LeaseHistory()
         self.newest_s = 0.0
 
-    def hear(self, at_s: float, entry: Entry) -> None:
+    def on_entry(self, at_s: float, entry: Entry) -> None:
         """Take note of an entry."""
         self.newest_s = max(self.newest_s, at_s)
         self._history.take(at_s, entry)

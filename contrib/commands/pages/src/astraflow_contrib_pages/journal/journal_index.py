@@ -125,7 +125,7 @@ class JournalIndex:
         for number, (at_s, entry, end) in enumerate(reader.records(begin), 1):
             self._note(self._block(begin), at_s, entry, end)
             for listener in listeners:
-                listener.hear(at_s, entry)
+                listener.on_entry(at_s, entry)
             self._position = begin = end
             if number % _LOOK_EVERY == 0 and time.monotonic() >= until:
                 self.share = min(1.0, end / max(1, size))
@@ -159,7 +159,7 @@ class JournalIndex:
             for kind, number in _keys_of(entry):
                 block.note(kind, number)
 
-    def tell(
+    def feed(
         self,
         listener: JournalListener,
         keys: Iterable[Key],
@@ -175,14 +175,14 @@ class JournalIndex:
                 continue
             if block.begin != position:
                 for at_s, entry in block.newest:
-                    listener.hear(at_s, entry)
+                    listener.on_entry(at_s, entry)
             position = block.end
             for number, record in enumerate(reader.records(block.begin)):
                 if record.end > position:
                     break
                 if number % _LOOK_EVERY == 0 and time.monotonic() >= until:
                     raise TimeoutError(f"at byte {record.end} of {reader.log}")
-                listener.hear(record.at_s, record.entry)
+                listener.on_entry(record.at_s, record.entry)
 
 
 def _bytes_at(log: Path, place: int) -> bytes:

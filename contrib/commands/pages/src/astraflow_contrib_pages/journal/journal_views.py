@@ -52,7 +52,7 @@ class AnnouncedVersions:
         self.count = 0
         self.newest: deque[dict[str, Any]] = deque(maxlen=_NEWEST_VERSIONS)
 
-    def hear(self, at_s: float, entry: Entry) -> None:
+    def on_entry(self, at_s: float, entry: Entry) -> None:
         """Take note of an entry."""
         if isinstance(entry, Announced):
             told = entry.message
@@ -78,7 +78,7 @@ class DataFunnel:
         self.refusals: Counter[tuple[str, str, str, str]] = Counter()
         self.names: dict[str, None] = {}
 
-    def hear(self, at_s: float, entry: Entry) -> None:
+    def on_entry(self, at_s: float, entry: Entry) -> None:
         """Take note of an entry."""
         count = self.counts
         if isinstance(entry, PromptsConsumed):
@@ -223,7 +223,7 @@ class JournalViews:
         keys = {task_key(name)} if subject == "group" else set[Key]()
         while True:
             trace = Trace(attempts, **{subject: name})
-            self._index.tell(trace, keys, prompt, until)
+            self._index.feed(trace, keys, prompt, until)
             found = _named(trace) - keys
             if not found:
                 return trace

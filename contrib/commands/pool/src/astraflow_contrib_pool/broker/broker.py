@@ -222,7 +222,7 @@ class Broker:
                     f"{raas.name} of run {raas.run!r}: {report.tokens:g} tokens are more than {host.places} places can have "
                     f"generated since it was ordered ({most:g})",
                 )
-            self._count(raas, *raas.hear(report, now), now)
+            self._count(raas, *raas.on_report(report, now), now)
             run = self.runs.get(raas.run)
             if run is not None and raas.ready:
                 run.served = True

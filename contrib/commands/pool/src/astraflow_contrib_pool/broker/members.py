@@ -51,7 +51,7 @@ class PooledRaas:
         """Whether it makes room."""
         return self.ending or self.leaving_since is not None
 
-    def hear(self, report: SeatReport, now: float) -> tuple[float, float]:
+    def on_report(self, report: SeatReport, now: float) -> tuple[float, float]:
         """Note a report; the tokens and episodes since the last one."""
         grown = max(0.0, report.tokens - self.tokens)
         ended = max(0.0, report.episodes - self.episodes)

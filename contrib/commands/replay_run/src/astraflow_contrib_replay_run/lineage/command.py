@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     directory = find_run(arguments.run, named_by="a")
     reader, index = JournalReader.of_run(directory), LineageIndex()
-    reader.tell(index)
+    reader.feed(index)
     reports = LineageReports(directory, reader, index)
     found, lines = _answer(arguments, index, reports)
     if arguments.json:

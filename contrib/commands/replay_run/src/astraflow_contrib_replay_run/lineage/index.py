@@ -87,7 +87,7 @@ class LineageIndex:
         self._made: dict[str, int] = {}
         self._at = 0.0
 
-    def hear(self, at_s: float, entry: Entry) -> None:
+    def on_entry(self, at_s: float, entry: Entry) -> None:
         """Take note of an entry."""
         self._at = at_s
         self._take(entry)
