@@ -80,7 +80,25 @@ sys.exit(any([main(command.split()) != int(sys.argv[1]) for command in sys.argv[
 """
 """Many commands in one process; exit code 1 if one ends with another code than the first argument."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.turns(
+        "contrib/commands/plugin/src/**/*.py",
+        "contrib/commands/plugin/src/**/*.json",
+        "contrib/commands/plugin/src/**/*.txt",
+        "contrib/commands/plugin/src/**/*.toml",
+        "examples/plugins/**/*.py",
+        "examples/plugins/*/pyproject.toml",
+        "scripts/wheels.py",
+        "core/src/astraflow_core/protocols/**/*.py",
+        "core/src/astraflow_core/hookspecs.py",
+        "testing/src/astraflow_testing/conformance/**/*.py",
+        "*/pyproject.toml",
+        "libs/*/pyproject.toml",
+        unit="made plugins",
+    ),
+]
 
 
 @dataclass
