@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from astraflow_core.types import GenerateRequest, Sampling, WeightSource
 from astraflow_engine_host.protocol import HostGone
 from astraflow_runtime.raas.engines.host_process import EngineHostProcess, HostSettings
 from astraflow_runtime.raas.engines.supervised_engine import SupervisedEngine
+from astraflow_testing.forked_runs import HOSTS, RunForkServer
 from astraflow_wire.host.sockets import socket_folder
 
 pytestmark = pytest.mark.timeout(30)
@@ -31,6 +33,16 @@ def request(identifier, max_tokens=3, pinned=None, prompt=4):
     return GenerateRequest(
         str(identifier), tokens, Sampling(max_tokens=max_tokens), pinned_version=pinned
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked():
+    """The hosts are forks of a process that has their imports."""
+    server = RunForkServer(HOSTS) if sys.platform == "linux" else None
+    with server.forking() if server else nullcontext():
+        yield
+    if server:
+        server.close()
 
 
 @pytest.fixture(scope="module", autouse=True)

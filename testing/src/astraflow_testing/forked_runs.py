@@ -40,9 +40,10 @@ from astraflow_runtime.forking.server import MOST_BYTES, serve
 from astraflow_testing.runs import User
 from astraflow_wire.host.parent import adopting_orphans
 
+HOST = "astraflow_engine_host.main"
 MODULES = (
     "astraflow_runtime",
-    "astraflow_engine_host.main",
+    HOST,
     "astraflow_runtime.preflight.trainer_process",
     "astraflow_runtime.raas.rewards.worker",
     "astraflow_trackers.host",
@@ -67,6 +68,8 @@ HEAVY_IMPORTED = ("reasoning_gym", "torch._dynamo")
 HEAVY_COMPONENTS = {"grpo", "torch"}
 """What runs with torch, or with tasks of reasoning_gym, import: eleven CPU seconds. It starts no thread, and no operation of
 torch has run before a fork."""
+HOSTS = "hosts"
+"""A kind of server, which imports :data:`HOST` alone: it costs no more than one that is started."""
 COMMAND = "command"
 START_S = 180.0
 """For all imports, on a machine with much other work too."""
@@ -128,7 +131,7 @@ class RunForkServer:
     """A server, as its parent sees it."""
 
     def __init__(self, *kind: str) -> None:
-        """``kind``: nothing, or :data:`HEAVY`."""
+        """``kind``: nothing, :data:`HEAVY`, or :data:`HOSTS`."""
         self._lock = threading.Lock()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(START_S)
@@ -204,11 +207,11 @@ def _import_components(hook: Callable[..., Any], names: Set[str]) -> None:
 
 
 def main() -> NoReturn:
-    """``python -m astraflow_testing.forked_runs DESCRIPTOR ROOM [heavy]`` is a server; with ``command`` for the descriptor, and
+    """``python -m astraflow_testing.forked_runs DESCRIPTOR ROOM [heavy | hosts]`` is a server; with ``command`` for the descriptor, and
     arguments of `astraflow` after the room, it is that command."""
     if sys.argv[1] == COMMAND:
         be_the_command()
-    import_and_fork(HEAVY in sys.argv[3:])
+    import_and_fork(*sys.argv[3:])
     serve(socket.socket(fileno=int(sys.argv[1])))
     sys.exit()
 
@@ -232,14 +235,17 @@ def be_the_command() -> NoReturn:
     del os.environ[ROOM_VARIABLE]
     commands = Path(sys.executable).parent
     sys.path[0] = str(commands)  # as for an installed program
-    import_and_fork(False)
+    import_and_fork()
     sys.argv = [str(commands / "astraflow"), *sys.argv[3:]]
     sys.exit(importlib.import_module("astraflow_runtime.cli").main())
 
 
-def import_and_fork(heavy: bool) -> None:
-    """Import all that runs need; ``subprocess`` then forks this process where it can."""
-    _import_everything(heavy)
+def import_and_fork(kind: str = "") -> None:
+    """Import all that runs, or the others of a kind, need; ``subprocess`` then forks this process where it can."""
+    if kind == HOSTS:
+        importlib.import_module(HOST)
+    else:
+        _import_everything(kind == HEAVY)
     note_what_is_imported()
     subprocess._fork_exec = fork_or_exec  # type: ignore[attr-defined]
 
