@@ -25,16 +25,18 @@ BACKEND = "backend and not gpu"
 SLOW_DEMANDS = {
     "EnvironmentConformance": frozenset({"test_it_is_played_in_a_worker_process"}),
     "PromptSourceConformance": frozenset({"test_another_process_has_the_same_prompts"}),
+    "TrainerConformance": frozenset({"test_recorded_experts_are_imposed"}),
     "TransportConformance": frozenset(
         {
             "test_a_killed_receiver_disturbs_nobody",
             "test_a_killed_publisher_is_an_error_in_time",
+            "test_another_process_fetches_and_opens_it",
             "test_fetching_while_publishing_gives_whole_versions",
             "test_versions_published_during_a_slow_fetch_do_not_touch_it",
         }
     ),
 }
-"""Suite → the tests of it that start interpreters or wait for them, slow for each of our components."""
+"""Suite → the tests of it that start interpreters, wait for them or compute for a second, slow for each of our components."""
 
 RECORDS = {SLOW: "slow", BACKEND: "backend"}
 """Where ``tests/durations.json`` has the files of the heavy tiers."""

@@ -40,6 +40,7 @@ class TestManifest(ManifestConformance):
         return "astraflow_plugin_sglang.manifest"
 
 
+@pytest.mark.slow
 class TestSGLangOnAProtocolStandIn(OnStandIn, EngineConformance):
     @pytest.fixture
     def component(self, serving: Callable[..., Any], model: Path) -> Subject:
@@ -47,7 +48,7 @@ class TestSGLangOnAProtocolStandIn(OnStandIn, EngineConformance):
 
 
 class TestSGLangRetractingOnAProtocolStandIn(OnStandIn, EngineConformance):
-    """With the overlap scheduler and the prefix cache, which are SGLang's defaults."""
+    """With the overlap scheduler and the prefix cache, which are SGLang's defaults: the one that every change runs."""
 
     @pytest.fixture
     def component(self, serving: Callable[..., Any], model: Path) -> Subject:
