@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
+def user(tmp_path: Path, someone: Callable[[Path], Any]) -> Iterator[User]:
     """A user with a folder of their own; processes that they started are stopped at the end."""
-    somebody = User(tmp_path)
+    somebody = someone(tmp_path)
     yield somebody
     somebody.close()

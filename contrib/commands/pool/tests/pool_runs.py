@@ -10,9 +10,20 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from astraflow_testing.runs import TABLE_RUN, User, live_commands
 from astraflow_wire.http.client import SyncClient
 from astraflow_wire.http.tls import AUTHORITY, CERTIFICATE, PRIVATE_KEY, RunTls
+
+TURNS = pytest.mark.turns(
+    "contrib/commands/pool/src/**/*.py",
+    "contrib/commands/pool/tests/pool_runs.py",
+    "libs/launching/src/**/*.py",
+    "runtime/src/astraflow_runtime/launch/**/*.py",
+    "runtime/src/astraflow_runtime/raas/**/*.py",
+)
+"""What whole runs on a pool are about."""
 
 POOL = """
 [pool]

@@ -6,11 +6,11 @@ import os
 import signal
 
 import pytest
-from pool_runs import PoolUser, healthy, raas_of
+from pool_runs import TURNS, PoolUser, healthy, raas_of
 
 from astraflow_testing.runs import User
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), TURNS]
 
 QUOTA = 2000
 POOL = f"""
@@ -42,9 +42,9 @@ def test_priority_quota_ledger_and_a_killed_host_over_https(user: User) -> None:
     ended = user.end(pool.start("more", "eve"), 60)
     assert ended.exit_code == 2 and "as many as it may have (max_runs)" in ended.err, ended.text
 
-    bob = pool.start("bob", "bob", "run.steps=400")
+    bob = pool.start("bob", "bob", "run.steps=250")
     user.wait_for(lambda: pool.runs().get("bob", {}).get("tokens", 0) > 0, 60)
-    ada = pool.start("ada", "ada", "run.steps=200")
+    ada = pool.start("ada", "ada", "run.steps=120")
     user.wait_for(lambda: pool.runs().get("ada", {}).get("tokens", 0) > 0, 60)
     assert not pool.runs()["bob"]["raas"]
     assert waits_for(pool, "bob").startswith("a slot: 1 of 1 are taken")

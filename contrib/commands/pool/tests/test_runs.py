@@ -7,11 +7,11 @@ import re
 import signal
 
 import pytest
-from pool_runs import PoolUser, healthy, raas_of
+from pool_runs import TURNS, PoolUser, healthy, raas_of
 
 from astraflow_testing.runs import User
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), TURNS]
 
 
 def test_a_killed_and_a_failing_run_take_nothing_and_a_host_comes_late_and_leaves(

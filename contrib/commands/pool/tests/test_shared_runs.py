@@ -7,11 +7,20 @@ import os
 import signal
 
 import pytest
-from pool_runs import PoolUser, healthy
+from pool_runs import TURNS, PoolUser, healthy
 
 from astraflow_testing.runs import TABLE_RUN, User, live_commands
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.turns(
+        *TURNS.args,
+        "libs/engine_host/src/**/*.py",
+        "plugins/engines/torch/src/**/*.py",
+        "plugins/trainers/torch/src/**/*.py",
+    ),
+]
 
 RUN = (
     TABLE_RUN.replace('"astraflow_testing.table:TableEngine"', '"torch"')
