@@ -107,7 +107,7 @@ def batch_of(results: list[GenerateResult]) -> Batch:
     )  # fmt: skip
 
 
-def test_a_mark_tells_of_every_change(tmp_path: Path) -> None:
+def test_a_mark_detects_every_change(tmp_path: Path) -> None:
     marked, plain = (sampled(tmp_path, kind) for kind in (MarkingEngine, TableEngine))
     for one, other in zip(marked, plain, strict=True):
         np.testing.assert_array_equal(one.tokens, other.tokens)

@@ -18,7 +18,7 @@ HOOKS = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="ut
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
 
-def test_instructions_for_agents_are_those_for_everybody() -> None:
+def test_instructions_for_agents_are_those_for_all_contributors() -> None:
     lines = (ROOT / "AGENTS.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 3 and "(CONTRIBUTING.md)" in lines[2], "write it into CONTRIBUTING.md"
 

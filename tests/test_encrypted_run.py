@@ -78,7 +78,9 @@ def over_tls(port: int, tls: RunTls) -> bytes:
         return connection.recv(4096)
 
 
-def test_no_listener_of_an_encrypted_run_answers_a_stranger(user: User, tmp_path: Path) -> None:
+def test_no_listener_of_an_encrypted_run_answers_an_unauthorized_client(
+    user: User, tmp_path: Path
+) -> None:
     tls = write_tls(user.directory / "tls", client_certificates=True)
     arguments = user.table_arguments("run.steps=100000", config=TABLE_RUN + TABLE)
     process = user.start(*arguments)

@@ -31,7 +31,7 @@ def run(folder: Path, seconds: float, limit_s: float) -> tuple[bool, dict[str, g
 
 
 @pytest.mark.slow
-def test_each_outcome_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_each_outcome_is_reported_with_its_reason(tmp_path: Path) -> None:
     in_time, outcomes = run(tmp_path, 0, 60)
     assert in_time and {name: o.outcome for name, o in outcomes.items()} == {
         "test_holds": gpu.PASSED,
@@ -49,7 +49,7 @@ def test_each_outcome_is_told_with_its_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tests_that_do_not_end_are_stopped_and_the_others_told(tmp_path: Path) -> None:
+def test_tests_that_do_not_end_are_stopped_and_the_others_reported(tmp_path: Path) -> None:
     began = time.monotonic()
     in_time, outcomes = run(tmp_path, 200, 20)
     assert not in_time and time.monotonic() - began < 100
@@ -64,7 +64,7 @@ def test_only_files_with_tests_for_a_gpu_are_read() -> None:
 
 
 @pytest.mark.parametrize("failed", [{}, {"weights": "no"}])
-def test_the_exit_code_tells_whether_all_is_well(
+def test_the_exit_code_shows_whether_all_checks_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: dict[str, str]
 ) -> None:
     def called(ends: float, *arguments: str) -> bool:

@@ -303,7 +303,7 @@ def test_the_transport_zmq_answers_no_one_without_the_token(
         assert inside.poll(20_000) and inside.recv_multipart()[0] == REFUSED
 
 
-def test_ranks_on_several_hosts_hear_no_one_without_the_token(
+def test_ranks_on_several_hosts_accept_no_connection_without_the_token(
     stranger: Callable[[str, str | None], zmq.Socket[bytes]],
 ) -> None:
     variables = {"MASTER_ADDR": "127.0.0.1", "LOCAL_WORLD_SIZE": "1"}

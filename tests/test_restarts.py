@@ -68,7 +68,7 @@ def test_a_killed_dataflow_is_started_anew(user: User) -> None:
 
 
 @pytest.mark.slow
-def test_everybody_is_killed_in_turn(user: User) -> None:
+def test_each_process_is_killed_in_turn(user: User) -> None:
     process = user.start(*user.table_arguments("run.steps=70", "raas.replicas=2", *SLOWLY))
     victims = [("trainer", "solver"), ("dataflow",), ("raas", "raas-0"), ("dataflow",)]
     for count, words in enumerate(victims):

@@ -157,7 +157,7 @@ def test_the_other_raas_continues_while_one_is_stopped(user: User) -> None:
     assert "no progress for" not in ended.text
 
 
-def test_everybody_but_the_launcher_is_stopped_and_returns(user: User) -> None:
+def test_all_processes_but_the_launcher_are_stopped_and_continue(user: User) -> None:
     """As when a machine or its containers are frozen: no process counts the time as silence of the others."""
     process = start(user)
     pids = [pid for pid in live_processes(user.marker) if pid != process.pid]

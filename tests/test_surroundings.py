@@ -67,7 +67,7 @@ def test_heavy_tests_end_in_time(markers: list[str], until: str, left_out: bool)
     assert out_of_time(markers, until, 100.0) == left_out
 
 
-def test_a_checkout_may_belong_to_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_may_belong_to_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
     if not (workspace.ROOT / ".git").exists():
         pytest.skip("this is no checkout of git")
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")

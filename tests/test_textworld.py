@@ -145,7 +145,7 @@ def test_no_command_writes_a_file_or_ends_the_game(
     game.close()
 
 
-def test_settings_that_textworld_refuses_are_told() -> None:
+def test_settings_that_textworld_refuses_are_reported() -> None:
     wrong = Prompt("p", {"kind": "tw-simple", "settings": {"goal": "none", "rewards": "much"}})
     with pytest.raises(PromptError, match=r"prompt 'p': TextWorld refuses `tw-make tw-simple .*`: argument --rewards: invalid choice: 'much'"):  # fmt: skip
         built().reset(wrong, 1)

@@ -47,7 +47,7 @@ def hooks_of(site: Any, run_file: Path, *overrides: str) -> Hooks:
     return Hooks.for_run(loaded.catalog, loaded.config)
 
 
-def test_only_named_plugins_hear(site: Any, run_file: Path, manifest: str) -> None:
+def test_only_hooks_of_named_plugins_are_called(site: Any, run_file: Path, manifest: str) -> None:
     for name in ("ear", "deaf"):
         site.add(name, manifest + RECORDER.format(name=name))
     hooks = hooks_of(site, run_file, 'plugins.enable=["ear"]')

@@ -39,7 +39,7 @@ def test_the_cause_is_reported(tmp_path: Path, code: str, target: str, says: str
         asyncio.run(agent.play(TASK))
 
 
-def test_a_cause_that_was_mended_is_not_told_again(tmp_path: Path) -> None:
+def test_a_fixed_cause_is_not_reported_again(tmp_path: Path) -> None:
     module = tmp_path / "player.py"
     agent = FunctionAgent("player:play", tmp_path, None)
     for code, says in (("int('x')", "ValueError"), ("import os; os._exit(7)", "exit code 7")):

@@ -99,7 +99,7 @@ def test_what_cannot_teach_is_refused_when_it_is_built(keys: dict[str, Any], sai
         taught(**keys)
 
 
-def test_nobody_and_a_text_without_the_prompt_are_mistakes_of_the_file() -> None:
+def test_a_missing_teacher_and_a_text_without_the_prompt_are_mistakes_of_the_file() -> None:
     for keys, said in (
         ({}, "there is no teacher"),
         ({"teacher": "big", "given": "{answer}"}, "given needs {prompt}"),

@@ -136,7 +136,7 @@ def test_a_mask_of_numpy_lists_actions() -> None:
         ("spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 1)])", "[1, [0.5]]", ["[1]", "[2, [0.5]]", "1"]),
     ],
 )  # fmt: skip
-def test_actions_of_each_space_are_read_and_others_told(
+def test_actions_of_each_space_are_parsed_and_invalid_ones_reported(
     space: str, said: str, wrong: list[str]
 ) -> None:
     one = built("worded:Shapes", arguments={"space": space}, turns=50)

@@ -91,7 +91,7 @@ def test_it_agrees_with_math_verify(reward: MathVerify) -> None:
 
 
 @pytest.mark.slow
-def test_hostile_answers_are_wrong_and_hold_up_no_one() -> None:
+def test_hostile_answers_earn_nothing_and_delay_no_other() -> None:
     reward = MathVerify(MathVerifyConfig(cpu_s=0.1), CONTEXT)
 
     async def scenario() -> tuple[list[Any], float, list[float]]:

@@ -68,7 +68,7 @@ def test_duplicates_are_left_out_by_their_text(
     assert len(Screened(ScreenedConfig(source=table, deduplicate=False), context)) == 4
 
 
-def test_what_an_evaluation_set_has_is_refused_told_or_left_out(
+def test_prompts_of_an_evaluation_set_are_refused_reported_or_left_out(
     tmp_path: Path, context: ComponentContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = written(tmp_path / "a.jsonl", "a b c d e", "f g h i", "x a b c d y", "k")

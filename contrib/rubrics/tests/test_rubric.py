@@ -80,7 +80,7 @@ def test_the_sum_is_weighted_and_its_parts_are_shown() -> None:
     assert asyncio.run(rubric.score(view())) == RewardReport(1.75, {"right": 1.0, "short": -0.5})
 
 
-def test_a_part_may_tell_policies_apart_and_report_itself() -> None:
+def test_a_part_may_distinguish_policies_and_report_itself() -> None:
     rubric = built(one=part(), two={"use": "numeric", "weight": -1})
     report = RewardReport({"a": 1, "b": np.float32(0.5)}, {"seen": 3.0})
     found = asyncio.run(rubric.score(view(report)))

@@ -37,7 +37,7 @@ def test_tasks_have_an_index_and_a_digest(tmp_path: Path, python: str) -> None:
         ({"skip": 4}, r"has no tasks in split 'train' after the first 4 \(skip\)"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_told_is_refused(
+def test_spaces_that_cannot_be_written_as_text_are_refused(
     tmp_path: Path, python: str, keys: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(PromptError, match=says):

@@ -59,7 +59,7 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     discovery._reader.cache_clear()
 
 
-def test_plugins_of_both_versions_hear_what_they_know(
+def test_plugins_of_both_versions_get_the_hooks_that_they_know(
     site: Any, run_file: Path, manifest: str, newer: None
 ) -> None:
     site.add("old", manifest + OLD)

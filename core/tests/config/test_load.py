@@ -147,7 +147,9 @@ def test_a_policy_that_only_set_names_is_taken_for_a_mistyped_one(
     assert "policies.xyzzy.model: this key is required" in lacking[0]
 
 
-def test_a_data_policy_stands_twice_under_different_names_only(site: Any, run_file: Path) -> None:
+def test_a_data_policy_may_be_used_twice_only_under_different_names(
+    site: Any, run_file: Path
+) -> None:
     text = run_file.read_text()
     twice = 'data = [{ use = "toy_filter", ratio = 0.1 }, { use = "toy_filter", NAMEratio = 0.9 }]'
     run_file.write_text(text.replace("[prompts]", f"[prompts]\n{twice}").replace("NAME", ""))

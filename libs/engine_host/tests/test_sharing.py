@@ -98,7 +98,7 @@ def test_a_tenant_that_floods_or_asks_for_priority_takes_turns(
     played(scenario)
 
 
-def test_nobody_attaches_without_a_token_and_an_engine_of_a_raas_attaches_once(
+def test_attaching_needs_a_token_and_an_engine_of_a_raas_attaches_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario() -> None:
@@ -336,7 +336,7 @@ def test_a_request_that_waits_is_aborted_and_a_closed_engine_ends_all() -> None:
     played(scenario)
 
 
-def test_a_token_is_valid_until_it_is_not_told_again_and_not_shown() -> None:
+def test_a_token_is_valid_until_it_is_no_longer_listed_and_is_not_shown() -> None:
     tokens = LiveTokens()
     tokens.replace({"a" * 64: "ada/a:b.c"})
     assert tokens.admit("a" * 64, 0.0) == "ada/a:b.c"

@@ -105,7 +105,7 @@ async def test_what_one_does_to_the_process_is_its_own_failure_and_the_others_go
 
 @pytest.mark.slow
 @in_a_loop
-async def test_a_cancelled_call_is_nobodys_answer_and_a_false_promise_is_named(
+async def test_a_cancelled_call_gets_no_answer_and_a_false_declaration_is_reported(
     tmp_path: Path,
 ) -> None:
     async with pool(tmp_path, "Repeats", **SHARED) as made, AsyncExitStack() as stack:

@@ -25,7 +25,7 @@ def test_an_agent_without_end_is_answered_by_an_ordinary_message() -> None:
     assert sum(int(each.loss_mask.sum()) for each in episode.sequences()) == 8
 
 
-def test_an_agent_that_takes_too_long_is_told_so_and_keeps_what_it_sampled(
+def test_an_agent_that_takes_too_long_gets_an_error_and_keeps_its_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [1000.0]

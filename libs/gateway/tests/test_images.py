@@ -237,7 +237,7 @@ def test_an_agent_shows_images_in_each_dialect(turns: Callable[[Agent], Awaitabl
     assert "what is <image>" in TOKENIZER.decode(used.seen[0][0].prompt, skip_special=False)
 
 
-def test_an_agent_is_told_why_an_image_cannot_be_shown() -> None:
+def test_an_agent_gets_the_reason_why_an_image_cannot_be_shown() -> None:
     at = {"type": "image_url", "image_url": {"url": "https://example.org/secret.png"}}
     torn = part(RED[:40])
 

@@ -71,7 +71,7 @@ def test_turns_with_tools_become_one_sequence() -> None:
     assert "2\n\n3" in episode.asked[1].text  # type: ignore[attr-defined]
 
 
-def test_a_tool_that_is_found_later_is_told_of_where_it_was_found() -> None:
+def test_a_tool_that_is_found_later_is_described_from_there_on() -> None:
     later = {"name": "sub", "input_schema": {"type": "object"}, "defer_loading": True}
     tools = [TOOL, later]
 

@@ -167,7 +167,7 @@ def test_descriptors_of_the_sandbox_are_closed(runner: SubprocessRunner) -> None
     assert (result.code, result.stdout) == (7, forged)
 
 
-def test_a_program_knows_nothing_of_its_caller(
+def test_a_program_sees_nothing_of_its_caller(
     runner: SubprocessRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASTRAFLOW_TOKEN", "secret")

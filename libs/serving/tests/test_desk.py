@@ -46,7 +46,7 @@ def test_lets_in_by_priority_then_by_arrival_and_no_more_than_there_is_room_for(
     on_a_loop(scenario)
 
 
-def test_while_closed_no_one_gets_in_and_who_runs_may_leave() -> None:
+def test_a_closed_queue_admits_no_request_and_running_ones_may_leave() -> None:
     async def scenario(desk: RequestQueue) -> None:
         runs = desk.enter(request("runs"), "1")
         desk.close()

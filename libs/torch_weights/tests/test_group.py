@@ -58,7 +58,7 @@ def test_an_engine_of_two_workers_receives_at_both(pool: ThreadPoolExecutor) -> 
     assert [each.result(30) for each in working] == [expected, expected]
 
 
-def test_what_is_torn_is_named_and_the_sender_hears_of_it(pool: ThreadPoolExecutor) -> None:
+def test_a_torn_bucket_is_named_and_reported_to_the_sender(pool: ThreadPoolExecutor) -> None:
     meeting = GroupRendezvous(HOST, HOST, time.monotonic() + 30)
     place = Rendezvous(HOST, meeting.port, 1, 2)
     buckets = [bucket_of(sent(number)) for number in range(3)]

@@ -303,7 +303,7 @@ def test_sources_of_blocks_that_do_not_exist_are_refused(run: tuple[int, int]) -
         decode(msgspec.msgpack.encode({"sources": [3]}), manifest)
 
 
-def test_ranks_that_receivers_could_not_tell_apart_are_refused() -> None:
+def test_ranks_that_receivers_could_not_distinguish_are_refused() -> None:
     assert no_shards("127.0.0.1", None, one_host=True) == ""
     assert "one address for all" in no_shards("127.0.0.1", "https://proxy/x", one_host=True)
     assert "several hosts" in no_shards("0.0.0.0", "trainer-1", one_host=False)

@@ -53,7 +53,7 @@ def test_no_changed_token_is_valid(role, name, data):
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_headers_are_nobodys(header):
+def test_arbitrary_headers_grant_nothing(header):
     for access in (Access(TOKEN), Access(process_token(TOKEN, "raas", "raas-0"))):
         assert access.grant(header) is None
         assert access.grant(b"Bearer af1." + header) is None

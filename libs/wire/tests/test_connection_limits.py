@@ -215,7 +215,7 @@ def test_a_large_body_is_no_head() -> None:
     asyncio.run(main())
 
 
-def test_a_newcomer_pushes_out_a_silent_one_and_no_one_with_the_token() -> None:
+def test_a_new_connection_replaces_a_silent_one_but_none_with_the_token() -> None:
     async def main() -> None:
         async with service(Limits(4, 4, 1)) as server:
             known = await Peer.of(server)

@@ -64,7 +64,7 @@ def test_what_is_a_full_disk(tmp_path: Path) -> None:
     assert not is_full(ValueError("x"), tmp_path / "not" / "there")
 
 
-def test_room_is_waited_for_and_told_once(
+def test_disk_space_is_waited_for_and_reported_once(
     tmp_path: Path, at_once: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "folder" / "file"

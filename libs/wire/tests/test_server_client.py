@@ -179,7 +179,7 @@ def test_a_refusal_carries_its_reason() -> None:
     run(scenario)
 
 
-def test_a_busy_service_is_asked_again() -> None:
+def test_a_request_to_a_busy_service_is_retried() -> None:
     app = make_app()
 
     async def scenario(url: str) -> None:
@@ -191,7 +191,7 @@ def test_a_busy_service_is_asked_again() -> None:
     assert app.state.calls == 3
 
 
-def test_a_lost_reply_is_asked_for_again_before_the_deadline() -> None:
+def test_a_request_whose_reply_was_lost_is_repeated_before_the_deadline() -> None:
     app = make_app()
     forever = asyncio.Event()
 

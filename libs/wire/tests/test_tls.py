@@ -122,7 +122,7 @@ def test_processes_of_a_run_understand_each_other(files: RunTls, ask: Ask, mutua
         assert ask(url, files) == {"fact": 1}
 
 
-def test_plain_http_is_told_to_use_https(files: RunTls) -> None:
+def test_plain_http_gets_the_advice_to_use_https(files: RunTls) -> None:
     with serving(files) as url:
         plain = url.replace("https", "http")
         with pytest.raises(Refused, match=re.escape(HTTPS_ONLY)) as refused:

@@ -115,7 +115,7 @@ def test_a_wheel_is_indexed_by_its_own_metadata(reports: Path) -> None:
     assert [(link.label, link.url) for link in entry.links] == [("Homepage", "https://x.org")]
 
 
-def test_a_label_may_be_of_any_language_and_what_is_not_shown_is_told(
+def test_a_label_may_be_of_any_language_and_omitted_ones_are_reported(
     reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = (
@@ -234,7 +234,7 @@ def test_an_index_in_the_folder_of_reports_is_not_read_again(
         ({"format": 2}, "not a report"),
     ],
 )
-def test_what_a_stranger_writes_is_refused(changes: dict[str, Any], says: str) -> None:
+def test_malformed_reports_are_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(NoReport, match=says):
         entry_of(content(**changes))
 

@@ -61,7 +61,7 @@ def test_a_path_or_a_name(runs: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().err == ""
 
 
-def test_the_newest_is_meant_and_told(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_newest_run_is_chosen_and_named(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert find_run(None).name == NEW
     assert capsys.readouterr().err == f"run runs/{NEW}\n"
     assert find_run(None, live=True).name == OLD

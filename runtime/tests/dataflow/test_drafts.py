@@ -64,7 +64,9 @@ def test_a_group_is_a_source_of_drafts_once_it_is_stored_also_for_another_datafl
     again.state.close()
 
 
-def test_only_who_has_the_task_is_told(served: Any, config: Any, tmp_path: Path) -> None:
+def test_only_the_holder_of_a_task_gets_its_drafts(
+    served: Any, config: Any, tmp_path: Path
+) -> None:
     made, client = served(stored(config, tmp_path))
     tasks, _ = made.lease(free=4)
     made.push(tasks[0])

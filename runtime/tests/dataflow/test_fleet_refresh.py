@@ -67,7 +67,7 @@ def test_the_status_says_where_the_newest_version_is_until_its_publisher_is_gone
     assert announced().version == 2
 
 
-def test_tokens_that_cannot_have_been_generated_are_left_out_and_told_once(
+def test_tokens_that_cannot_have_been_generated_are_dropped_and_reported_once(
     bench: Any, caplog: Any
 ) -> None:
     b = bench().begin()

@@ -43,7 +43,7 @@ class Never:
         return True
 
 
-def test_a_policy_hears_how_each_prompt_ended(bench, config, tmp_path):
+def test_a_policy_is_notified_of_the_end_of_each_prompt(bench, config, tmp_path):
     b = bench(config(run__task_attempts=1), admission=[Follower], journal=tmp_path).begin()
     first, second, third = b.lease(6)[0]
     b.push(first, rewards=(0.0, 1.0))

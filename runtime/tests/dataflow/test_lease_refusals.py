@@ -73,7 +73,7 @@ def test_at_the_bound_each_trainer_is_named_with_its_count(bench, config):
     assert not b.flow.leasing.work_available()
 
 
-def test_a_raas_that_is_behind_hears_that_its_bound_is_lower(bench, config):
+def test_a_raas_that_is_behind_is_notified_of_a_lower_bound(bench, config):
     b = bench(config()).begin("r0", "r1")
     b.lease(4)
     b.announce(1)

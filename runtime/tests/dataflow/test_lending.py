@@ -148,7 +148,7 @@ def test_a_trainer_that_comes_back_gets_the_borrowed_rows_again(pair):
     b.check()
 
 
-def test_the_story_of_a_row_tells_who_borrowed_it(pair, tmp_path):
+def test_the_lineage_of_a_row_shows_which_policy_borrowed_it(pair, tmp_path):
     from astraflow_runtime.dataflow.journal.tracing import Trace
     from astraflow_runtime.dataflow.journal_reader import JournalReader
 
@@ -300,7 +300,7 @@ def test_the_balance_of_a_shared_stream_counts_what_is_lent(pair):
     assert (window["produced"], window["accepted"]) == (24, 12)  # its own sequences are for nothing
 
 
-def test_the_log_of_a_shared_stream_tells_how_old_its_rows_are(pair):
+def test_the_log_of_a_shared_stream_has_the_age_of_its_rows(pair):
     lines = []
     b = pair(Whole)
     b.state.records.log = lines.append

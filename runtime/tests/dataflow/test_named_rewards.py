@@ -60,7 +60,9 @@ def test_statistics_are_those_of_whole_groups_also_where_a_batch_splits_them(
     np.testing.assert_array_equal(part.earned[1], np.float32([FORM[1], FORM[1]]))
 
 
-def test_each_policy_has_its_own_and_is_served_none_unasked(bench_of: Callable[..., Any]) -> None:
+def test_each_policy_gets_only_the_named_rewards_that_it_requested(
+    bench_of: Callable[..., Any],
+) -> None:
     bench = bench_of(2, 2, "solver", "verifier")
     task = bench.lease()[0][0]
     bench.push(task, metrics=[{"form/verifier": 0.5, "form": 1.0}, {"form/verifier": 1.0, "form": 0.0}])  # fmt: skip

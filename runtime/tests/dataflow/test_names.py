@@ -233,7 +233,7 @@ def test_a_name_outlives_a_dataflow_that_is_started_anew_and_not_the_run(placed,
     asyncio.run(play())
 
 
-def test_a_run_that_goes_on_knows_nobody(placed):
+def test_a_resumed_run_has_no_registered_raas(placed):
     async def play():
         async with placed(restart=True) as place:
             assert await place.taken(SECOND)

@@ -102,7 +102,7 @@ def test_a_restarted_dataflow_knows_of_it(bench, config, tmp_path):
     assert b.state.versions.made("solver", 5) == 4
 
 
-def test_what_raas_offer_is_told_newest_first_and_only_if_it_is_of_this_run(bench, config):
+def test_offers_of_raas_are_listed_newest_first_and_only_those_of_this_run(bench, config):
     b = fed(bench, config, 3)
     recovering = b.flow.recovering
     record = b.state.fleet.get("r0")

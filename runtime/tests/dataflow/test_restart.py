@@ -33,7 +33,7 @@ def test_raas_and_trainer_continue_with_what_they_hold(bench, tmp_path):
     b.check()
 
 
-def test_a_lease_that_no_one_renews_ends_after_its_whole_time(bench, tmp_path):
+def test_a_lease_without_renewals_expires_after_its_whole_time(bench, tmp_path):
     b = bench(journal=tmp_path).begin()
     b.lease(2)
     b.pass_time(29)
@@ -286,7 +286,7 @@ def test_a_run_that_was_stopped_before_it_began_waits_for_its_first_version_agai
     assert b.state.progress.state is RunState.RUNNING
 
 
-def test_a_stop_ends_though_trainers_that_had_heard_of_it_are_gone(bench, config, tmp_path):
+def test_a_stop_ends_although_trainers_that_know_of_it_have_exited(bench, config, tmp_path):
     b = bench(config(run__deadline_s=10.0), journal=tmp_path).begin()
     b.state.stop("Ctrl-C")
     b.restart()

@@ -95,7 +95,7 @@ def registration(name: str) -> bytes:
     return messages.encode(message)
 
 
-def test_a_process_speaks_for_itself_alone(app):
+def test_a_process_may_send_messages_in_its_own_name_only(app):
     token = process_token(TOKEN, "raas", "raas-0")
     path = "/v1/raas/register"
     assert ask(app, "POST", path, token, registration("raas-0")).status_code == 200

@@ -240,7 +240,7 @@ def test_a_group_that_does_not_fit_its_task_is_malformed(bench, change, message)
     assert b.push(task).status == "accepted"
 
 
-def test_a_refused_group_costs_its_raas_an_attempt_and_no_one_else_anything(bench):
+def test_a_refused_group_costs_its_raas_an_attempt_and_other_raas_nothing(bench):
     b = bench(limits={"solver": ModelLimits(105, 6)}).begin("r0", "r1")
     task = b.lease(free=2)[0][0]
     with pytest.raises(WireError, match="tokens has the id 105"):

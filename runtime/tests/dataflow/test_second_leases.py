@@ -73,7 +73,7 @@ def test_a_faster_raas_gets_the_task_and_the_first_result_counts(waiting):
     b.restart()
 
 
-def test_the_other_is_told_at_once(waiting):
+def test_the_other_end_is_notified_at_once(waiting):
     b, task = waiting()
     b.lease(2, "r1", serving=1)
     b.push(task, "r0", version=1)
@@ -157,7 +157,7 @@ def test_a_raas_that_waits_is_woken(waiting):
     assert woken == ["r1"]
 
 
-def test_the_journal_tells_of_both_leases(waiting, tmp_path):
+def test_the_journal_records_both_leases(waiting, tmp_path):
     b, task = waiting()
     b.lease(2, "r1", serving=1)
     b.pass_time(5)

@@ -166,7 +166,7 @@ def test_metrics_of_episodes_outlive_the_dataflow_also_those_of_a_part(bench, co
     b.restart()
 
 
-def test_ever_new_names_are_left_out_and_told_once(bench, config, caplog):
+def test_ever_new_names_are_dropped_and_reported_once(bench, config, caplog):
     b = bench(config(policy__batch_sequences=4)).begin()
     for step in range(3):
         for number, task in enumerate(b.lease(4, serving=step)[0]):

@@ -46,7 +46,7 @@ def test_a_program_follows_a_run_to_its_end(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_mistake_is_told_before_anything_starts(table: Table) -> None:
+def test_a_mistake_is_reported_before_anything_starts(table: Table) -> None:
     async def program() -> None:
         async with Run(table, overrides=["run.stepz=1"]):
             raise AssertionError("it was started")

@@ -80,7 +80,9 @@ def interrupted(started: Command) -> tuple[Path, tuple[int, str, str]]:
 
 
 @pytest.mark.slow
-def test_a_dataflow_that_dies_of_ctrl_c_is_asked_again(table: Table, command: Start) -> None:
+def test_requests_to_a_dataflow_that_dies_of_ctrl_c_are_retried(
+    table: Table, command: Start
+) -> None:
     started = command(behaving(table, rate=1, dataflow="die_at_stop"))
     directory, (code, out, err) = interrupted(started)
     assert (code, err) == (130, "")

@@ -174,7 +174,7 @@ def test_a_raas_that_is_not_taken_in_is_not_started_again(table: Table) -> None:
     assert "raas-1 was refused and is not restarted: raas-1 does not like this" in output
 
 
-def test_a_run_continues_with_a_raas_of_somebody_else_that_has_the_name(table: Table) -> None:
+def test_a_run_continues_with_another_users_raas_that_has_the_name(table: Table) -> None:
     table["raas"] = {"replicas": 1}
     ended, _ = run_here(behaving(table, dataflow="outlive:raas-0", raas_0="exit3"))
     assert ended.exit_code == 0, ended.error

@@ -100,7 +100,7 @@ def test_a_terminal_may_be_closed_under_nohup() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_child_that_ends_after_all_is_closed_harms_no_one() -> None:
+def test_a_child_that_exits_after_the_close_has_no_effect() -> None:
     interrupts = Interrupts()
     with interrupts.installed():
         interrupts.close()

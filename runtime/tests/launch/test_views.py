@@ -116,7 +116,7 @@ def test_plain_lines_are_few(table: Table) -> None:
     )
 
 
-def test_prompts_of_evaluations_that_failed_are_told(table: Table) -> None:
+def test_failed_prompts_of_evaluations_are_reported(table: Table) -> None:
     def evaluated(version: int, n: int, failed: int, error: str = "") -> EvaluationResult:
         held = SetResult(avg=0.5 if n else None, n=n, k=1, failed=failed, last_error=error)
         return EvaluationResult(version=version, versions={"solver": version}, sets={"held": held})
@@ -333,7 +333,7 @@ def test_a_summary_over_two_policies(table: Table, tmp_path: Path) -> None:
 GOOD = '{"time": 1, "policy": "solver", "step": %d, "again": %s, "reward": %f, "metrics": {"loss": 2.0}}\n'
 
 
-def test_damaged_lines_are_left_out_and_told(tmp_path: Path) -> None:
+def test_damaged_lines_are_skipped_and_reported(tmp_path: Path) -> None:
     bad = (
         b'{"time"\n',
         b"\xff\n",

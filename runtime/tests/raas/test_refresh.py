@@ -238,7 +238,7 @@ def test_a_restarted_host_gets_its_version_back_without_a_fetch(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_host_that_is_gone_before_its_supervisor_knows_blocks_no_one(tmp_path, monkeypatch):
+def test_a_host_that_died_unnoticed_blocks_no_request(tmp_path, monkeypatch):
     async def scenario():
         async with refreshing(tmp_path) as (refresh, engine):
             calls = 0

@@ -136,7 +136,7 @@ def test_a_pinned_request_waits_for_a_replica_at_its_version():
     assert result.versions.tolist() == [6, 6] and routed == [0, 2]
 
 
-def test_a_pin_that_no_one_comes_to_ends_at_its_deadline_with_what_is_served():
+def test_a_pin_that_no_replica_reaches_ends_at_its_deadline():
     replicas = at(4, 5, pin_wait_s=0.05)
     with pytest.raises(
         WrongVersion, match=r"pinned to version 3 of policy 'solver'.*\(they serve 4, 5\)"

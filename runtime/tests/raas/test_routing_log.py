@@ -114,7 +114,7 @@ def test_sequences_of_a_task_get_them_and_those_of_an_evaluation_do_not(model):
     assert not any(engine.asked)
 
 
-def test_nobody_is_asked_for_them_by_default(model):
+def test_no_engine_is_asked_for_experts_by_default(model):
     engine, handle = recording(model, None)
     assert rolled_out(handle, once, fixed).routing is None and not any(engine.asked)
 

@@ -31,7 +31,7 @@ def sampled_versions(group):
 
 
 @pytest.mark.slow
-def test_rolls_out_tasks_and_leaves_when_told(make_config, raas_process):
+def test_a_raas_rolls_out_tasks_and_leaves_on_request(make_config, raas_process):
     async def scenario():
         async with FakeDataflow() as flow:
             start = [announcement(0, "solver"), announcement(0, "verifier")]

@@ -14,7 +14,7 @@ from astraflow_runtime.raas.episodes.episodes import TaskFailed
 pytestmark = pytest.mark.timeout(20)
 
 
-def test_odd_metrics_are_left_out_and_told_once_and_the_rest_comes_through(handle, caplog):
+def test_odd_metrics_are_dropped_and_reported_once_and_the_rest_passes(handle, caplog):
     count = iter(range(4))
 
     async def measured(engines, prompt):

@@ -166,7 +166,7 @@ def test_a_call_is_read_in_the_text_and_kept_as_its_tokens(roll_out):
     assert group.loss_mask.tolist() == [0] * 7 + [1, 1]
 
 
-def test_what_does_not_fit_is_refused_before_the_engine_hears_of_it(roll_out):
+def test_what_does_not_fit_is_refused_before_the_engine_gets_it(roll_out):
     with pytest.raises(
         TaskFailed, match=r"3 tokens \+ max_tokens 62 = 65 exceeds the context"
     ) as caught:

@@ -227,7 +227,7 @@ def test_the_bound_holds_and_the_newest_stay(tmp_path: Path) -> None:
         rollouts.group(kept[0])
 
 
-def test_following_tells_each_rollout_once(tmp_path: Path) -> None:
+def test_following_prints_each_rollout_once(tmp_path: Path) -> None:
     a_run(tmp_path)
     rollouts = RolloutReader(tmp_path)
     later = threading.Timer(

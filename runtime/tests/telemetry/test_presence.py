@@ -67,7 +67,7 @@ def test_a_forked_child_has_a_clock_that_goes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stopped", "said"), [(True, "heard you"), (False, "gave up")])
-def test_a_process_that_was_stopped_still_hears_the_answer(stopped: bool, said: str) -> None:
+def test_a_process_that_was_stopped_still_gets_the_reply(stopped: bool, said: str) -> None:
     waiter = subprocess.Popen(
         [sys.executable, "-c", WAITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

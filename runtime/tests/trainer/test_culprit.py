@@ -61,6 +61,6 @@ def test_the_innermost_component_is_named_with_file_and_line(
     assert told.startswith("plugin 'mine' (fake-mine 1.0) raised KeyError: 'loss'")
 
 
-def test_an_error_of_nobody_known_has_its_place(site: Any, run_file: Path) -> None:
+def test_an_error_outside_of_plugins_has_its_place(site: Any, run_file: Path) -> None:
     told = describe(caught(int, "x"), [])
     assert told.startswith("ValueError: invalid literal") and "test_culprit.py:" in told

@@ -81,7 +81,7 @@ def service(tmp_path: Path, dataflow: Told) -> TrainerService:
     return TrainerService(*cast(list[Any], parts))
 
 
-def test_state_and_model_are_written_before_the_dataflow_hears_of_it(tmp_path: Path) -> None:
+def test_state_and_model_are_written_before_the_dataflow_is_notified(tmp_path: Path) -> None:
     dataflow = Told(tmp_path, NoBatch(ended=True, reason="all updates are done"))
     service(tmp_path, dataflow).run()
     assert dataflow.calls == [("next_batch", False, False), ("last", True, True)]

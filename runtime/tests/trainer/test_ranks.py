@@ -286,7 +286,7 @@ def test_an_error_names_the_rank(
     assert group.dataflow.failures == []
 
 
-def test_a_rank_that_holds_up_rank_0_tells_the_dataflow_itself(
+def test_a_rank_that_blocks_rank_0_reports_to_the_dataflow_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(channel, "FAREWELL_S", 0.3)
@@ -357,7 +357,7 @@ def test_the_others_see_when_rank_0_is_gone() -> None:
 
 
 @pytest.mark.parametrize("host", ["", "127.0.0.1"])
-def test_ranks_that_publish_together_hear_each_other(host: str) -> None:
+def test_ranks_that_publish_together_receive_each_others_messages(host: str) -> None:
     with Group(Trainer(1), Trainer(2), host=host) as group:
         group.hub.meet()
         publisher = RankZeroPublisher(Shards(group.trainer, group.hub.exchange), group.leader)
@@ -383,7 +383,7 @@ def test_a_rank_that_cannot_publish_is_named_and_frees_the_others() -> None:
     assert group.others[0].said == ["closed", "stopped serving"]
 
 
-def test_rank_0_leaves_when_each_rank_that_is_left_has_heard_it() -> None:
+def test_rank_0_exits_when_each_remaining_rank_has_been_notified() -> None:
     meeting = RankRendezvous.of(
         "trainer-p", Ranks(0, 3, 0, 30.0), "t", {"TORCHELASTIC_RUN_ID": "end"}
     )

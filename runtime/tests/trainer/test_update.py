@@ -233,7 +233,7 @@ def test_a_listener_gets_the_log_probs_of_the_first_step_beside_those_of_a_pass(
     )
 
 
-def test_log_probs_of_other_weights_are_not_told() -> None:
+def test_log_probs_of_other_weights_are_not_reported() -> None:
     one, several, nobody = Listener(), Listener(), Listener(wanted=False)
     stepping(1, one)
     stepping(2, several)

@@ -77,7 +77,7 @@ def test_a_model_without_a_template_is_not_at_fault(folder: Path) -> None:
     assert finding.level == "ok" and "has no chat template" in finding.text
 
 
-def test_a_tokenizer_without_the_letters_cannot_be_told_of_tools(tmp_path: Path) -> None:
+def test_a_tokenizer_without_the_letters_cannot_encode_tools(tmp_path: Path) -> None:
     finding = found(model(tmp_path), CHAT.replace("CONTENT", "m['content']"))
     assert "this model does not support tools, because its tokenizer" in finding.text
     assert "plain text" not in finding.text and "tools.requests" not in finding.figures

@@ -164,7 +164,7 @@ def test_a_long_journal_is_read_over_several_answers(
     assert views.life({}, "group", "train-80") == whole.life({}, "group", "train-80")
 
 
-def test_who_looks_for_too_long_or_waits_for_others_is_told(
+def test_long_searches_and_those_that_wait_too_long_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, a_run(90))

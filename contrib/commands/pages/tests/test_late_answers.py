@@ -84,7 +84,7 @@ def test_a_dataflow_that_is_late_is_waited_for_once_by_all(tmp_path: Path) -> No
     assert len(asked) == 2
 
 
-def test_a_view_that_hangs_is_answered_and_holds_nobody_up(
+def test_a_view_that_hangs_gets_an_error_and_delays_no_other_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_run(tmp_path, "one")

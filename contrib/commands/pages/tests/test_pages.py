@@ -259,7 +259,7 @@ PATHS = [
 ]  # fmt: skip
 
 
-def test_nobody_gets_in_without_a_login(tmp_path: Path, serve: Serve) -> None:
+def test_pages_need_a_login(tmp_path: Path, serve: Serve) -> None:
     pages = serve(some(tmp_path))
     own = pages.sessions
     stranger = BrowserSessions("another secret")

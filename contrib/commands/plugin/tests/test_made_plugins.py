@@ -239,7 +239,7 @@ def test_a_check_passes_and_why_shows_its_report(made: Made, tmp_path: Path) -> 
     assert "is for other files of version 0.1.0" in why()
 
 
-def test_a_plugin_with_many_mistakes_is_told_each(made: Made, tmp_path: Path) -> None:
+def test_each_mistake_of_a_plugin_is_reported(made: Made, tmp_path: Path) -> None:
     bad = replace(made, folder=tmp_path / "bad")
     shutil.copytree(made.folder / "reward", bad.folder)
     package = bad.folder / "src" / "astraflow_plugin_my_reward"

@@ -101,7 +101,7 @@ def test_its_own_log_is_written_and_its_end_read(run: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["[]", '{"pid": PID}', '{"url": 1, "pid": PID}', '{"url": "http://[", "pid": PID}', "[" * 4000, "x" * 5000]
 )  # fmt: skip
-def test_a_malformed_address_is_told_once_and_the_raas_goes_on(
+def test_a_malformed_address_is_reported_once_and_the_raas_continues(
     run: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def look_twice() -> None:

@@ -63,7 +63,9 @@ def test_two_runs_take_turns_on_one_slot(user: User) -> None:
     assert table.count("left") == 2
 
 
-def test_a_pool_that_does_not_answer_or_take_the_run_is_told_before_a_start(user: User) -> None:
+def test_a_pool_that_does_not_answer_or_refuses_the_run_is_reported_before_a_start(
+    user: User,
+) -> None:
     user.write("ada.token", "afp1.tenant.ada.0.x")
     keys = ("launcher.use=pool", "launcher.token_file=ada.token", "launcher.connect_s=0.5")
     ended = user.run_table(*keys, "launcher.url=http://127.0.0.1:9")

@@ -231,7 +231,7 @@ def test_another_engine_begins_in_the_place_of_one_that_is_lost(
     in_loop(scenario())
 
 
-def test_what_one_sample_cannot_be_is_told_as_it_is(
+def test_an_invalid_request_keeps_the_error_of_its_engine(
     pool: EnginePool, engines: list[CountingEngine], versions: list[WeightsSnapshot]
 ) -> None:
     async def scenario() -> None:

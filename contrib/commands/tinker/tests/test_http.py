@@ -315,7 +315,7 @@ def test_who_ended_or_deleted_what_is_in_the_audit_log(client: TestClient, found
     assert {line.by for line in lines} == {"tinker"}
 
 
-def test_a_sample_that_nobody_waits_for_is_cancelled(client: TestClient, found: Service) -> None:
+def test_a_sample_without_waiting_callers_is_cancelled(client: TestClient, found: Service) -> None:
     one = session(client)
     assert post(client, "client/dynamic_config", {}).json()["sample_cancel_enabled"]
     samples, numbered = found.promises.make(one), found.promises.make(one, id=f"{one}:train:0:1")

@@ -147,7 +147,7 @@ def test_bytes_of_requests_that_wait_are_bounded() -> None:
     promises.make("s", MOST_PENDING_BYTES)
 
 
-def test_too_many_that_wait_are_told_to_slow_down() -> None:
+def test_too_many_waiting_requests_are_refused_with_429() -> None:
     async def scenario() -> None:
         promises = Promises(most_pending=2)
         never: Callable[[], asyncio.Future[Result]] = asyncio.get_running_loop().create_future

@@ -35,7 +35,7 @@ def same(told: str | None, default: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_the_page_of_a_component_tells_its_defaults(name: str) -> None:
+def test_the_page_of_a_component_shows_its_defaults(name: str) -> None:
     text = page(name)
     assert [part for part in PARTS if f"\n{part}\n" in text] == list(PARTS)
     assert text.startswith(f"# `{name}`\n") and re.search(r"Variants?: ", text)

@@ -66,7 +66,7 @@ def serve(made, version, ages, kept=()):
         ({"ratio": 0.0}, [BOUND] * 4, None),
     ],
 )
-def test_replay_in_vain_is_reported_once_with_the_key(caplog, keys, ages, named):
+def test_a_replay_without_effect_is_reported_once_with_the_key(caplog, keys, ages, named):
     made = policy(**keys)
     for version in range(20):
         serve(made, version + 10, ages)

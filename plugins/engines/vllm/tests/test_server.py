@@ -215,7 +215,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_a_server_of_somebody_else_has_to_be_there() -> None:
+def test_a_server_that_is_not_ours_must_be_running() -> None:
     with pytest.raises(PreflightError, match=r"unix:/nowhere/socket.*start it, or remove the key"):
         asyncio.run(AttachedServer("vLLM", "unix:/nowhere/socket").start())
     assert issubclass(PreflightError, AstraFlowError)

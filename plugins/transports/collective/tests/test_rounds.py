@@ -146,7 +146,7 @@ def test_a_new_version_ends_the_window_of_the_one_before(
         waiting.result(40)
 
 
-def test_one_who_joins_and_does_not_come_is_named_to_all(
+def test_a_member_that_joined_and_does_not_come_is_named_to_all(
     make: Make, pool: ThreadPoolExecutor
 ) -> None:
     publisher, receiver = make(deadline_s=6)
@@ -192,7 +192,7 @@ def test_a_bit_that_flips_in_the_snapshot_is_not_sent(
         receiver.meet(announcement, "one", 1, LONG_S)
 
 
-def test_one_who_leaves_in_the_middle_breaks_it_off_for_all(
+def test_a_member_that_leaves_aborts_the_broadcast_for_all(
     make: Make, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher, receiver = make(deadline_s=8)

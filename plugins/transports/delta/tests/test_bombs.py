@@ -55,7 +55,7 @@ def receiver(folder: Path, liar: Liar, first: Announcement) -> Iterator[WeightPe
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_what_a_delta_that_lies_costs(
+def test_the_cost_of_a_wrong_delta_is_bounded(
     liar: Liar, receiver: WeightPeer, first: Announcement, lie: str
 ) -> None:
     who = [lie.replace(" ", "-")]

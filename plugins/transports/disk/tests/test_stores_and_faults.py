@@ -400,7 +400,7 @@ def test_only_the_bad_blocks_of_a_part_are_read_again(
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_a_server_that_speaks_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_with_the_s3_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     s3fs = pytest.importorskip("s3fs")
     pytest.importorskip("moto")
     for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

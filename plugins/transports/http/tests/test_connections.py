@@ -63,7 +63,7 @@ def test_no_one_sets_the_size_of_a_sockets_buffers(
     assert not [o for level, o in options if level == socket.SOL_SOCKET and o in BUFFERS]
 
 
-def test_a_long_fetch_tells_of_its_link_and_a_short_one_does_not(
+def test_a_long_fetch_measures_its_link_and_a_short_one_does_not(
     rig: Any, model: Any, announce: Any
 ) -> None:
     publisher, receiver = rig.publisher(), rig.receiver()

@@ -284,7 +284,7 @@ def test_readers_and_connections_are_bounded(
         assert second.get(url).status_code == 503
 
 
-def test_a_lease_that_no_one_renews_ends(
+def test_a_lease_without_renewals_expires(
     rig: Any, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher = rig.publisher()

@@ -128,9 +128,7 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_manifest_that_lies_is_refused(
-    rig: Any, announce: Any, manifest: Manifest, lie: str
-) -> None:
+def test_a_wrong_manifest_is_refused(rig: Any, announce: Any, manifest: Manifest, lie: str) -> None:
     changes, reason = LIES[lie]
     with (
         peer(only_manifest(encoded(manifest, **changes))) as url,

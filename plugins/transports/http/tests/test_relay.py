@@ -78,7 +78,7 @@ def test_a_receiver_serves_another_while_it_receives(
     assert other.ranges == [], "the second was to fetch from the first alone"
 
 
-def test_a_relay_that_dies_or_lies_is_left_for_the_publisher(
+def test_a_relay_that_dies_or_sends_wrong_bytes_is_replaced_by_the_publisher(
     rig: Any,
     announce: Any,
     read: Any,

@@ -150,7 +150,7 @@ def test_memory_of_dropped_versions_is_used_again(rig: Any, model: Any) -> None:
     assert _shared_kib() - before < 3 * 9 * 1024  # two buffers of 8 MiB, not eleven
 
 
-def test_a_released_file_is_written_over_only_if_no_one_has_it_open(
+def test_a_released_file_is_overwritten_only_if_no_process_has_it_open(
     rig: Any, announce: Any, read: Any, raw: Any, model: Any
 ) -> None:
     publisher, receiver = rig.publisher(), rig.receiver()

@@ -128,7 +128,7 @@ def test_two_files_alternate(publisher: ShmPublisher, receiver: ShmReceiver) -> 
     assert len(set(files)) <= 3 and len(set(files[2:])) == 2
 
 
-def test_the_bell_brings_a_version_before_it_is_asked_for(
+def test_a_notification_brings_a_version_before_it_is_requested(
     publisher: ShmPublisher, memory: Path
 ) -> None:
     with closing(ShmReceiver(memory, ahead=True)) as receiver:
@@ -164,7 +164,7 @@ def rung(receiver: ShmReceiver, publisher: ShmPublisher) -> Announcement:
     return last
 
 
-def test_what_was_written_after_the_doorbell_is_verified_again(
+def test_a_version_written_after_the_notification_is_verified_again(
     publisher: ShmPublisher, memory: Path
 ) -> None:
     with closing(ShmReceiver(memory, ahead=True)) as receiver:

@@ -46,7 +46,7 @@ def receiver(tmp_path_factory: pytest.TempPathFactory, liar: Liar) -> Iterator[W
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_what_a_size_that_lies_costs(liar: Liar, receiver: WeightPeer, lie: str) -> None:
+def test_the_cost_of_a_wrong_size_is_bounded(liar: Liar, receiver: WeightPeer, lie: str) -> None:
     before = receiver.ask("peak")["peak"]
     said = receiver.fetch(liar.lie(lie), DEADLINE_S, keep=True).get("error", "no error")
     assert "version 1 of policy 'solver' could not be fetched: tcp://127.0.0.1:" in said
