@@ -56,7 +56,7 @@ def build(target: Path, root: Path = ROOT) -> int:
                 "Sphinx refuses the pages:\n" + done.stderr.replace(f"{pages}/", "").strip()
             )
         if wrong := checking.problems(made):
-            raise Failure("the site is not whole:\n  " + "\n  ".join(wrong))
+            raise Failure("the site is incomplete:\n  " + "\n  ".join(wrong))
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(made, target)

@@ -313,7 +313,7 @@ def _pytest(markers: str, *args: str) -> int:
     print(f"== once more, alone: {', '.join(again)}", flush=True)
     code = _call("-m", "pytest", "-m", markers, *args, *tiers.ALONE, variables=tiers.ONE_THREAD)
     if code == 0:
-        print(f"== UNSTEADY, to be mended: {', '.join(again)} failed, and passed alone", flush=True)
+        print(f"== UNSTEADY, to be fixed: {', '.join(again)} failed, and passed alone", flush=True)
     return code
 
 

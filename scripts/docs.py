@@ -76,7 +76,7 @@ def main(argv: list[str]) -> int:
         "--record",
         metavar="FRAGMENT",
         type=Path,
-        help="first record the public names as they are; the file of changelog.d/ that tells of the change",
+        help="first record the public names as they are; the file of changelog.d/ that describes the change",
     )
     arguments = parser.parse_args(argv)
     if arguments.record is not None:

@@ -157,7 +157,7 @@ def refusals(
         if each.breaks and _numbers(api)[0] <= _numbers(released)[0]:
             wrong.append(
                 f"{each}: plugin API {released} is released, and a break needs the next major version; keep the old form, "
-                "let it warn with DeprecationWarning, and tell of it in a fragment of kind deprecated"
+                "let it warn with DeprecationWarning, and describe it in a fragment of kind deprecated"
             )
         elif each.removed and record["names"][each.name]["stability"] != "deprecated":
             wrong.append(
@@ -213,7 +213,7 @@ def record(fragment: Path) -> list[Difference]:
     if not found:
         return []
     if not fragment.is_file() or fragment.resolve().parent != FRAGMENTS:
-        raise dev.Failure(f"--record {fragment}: expected a file of changelog.d/ that tells of it")
+        raise dev.Failure(f"--record {fragment}: expected a file of changelog.d/ that describes it")
     text = fragment.read_text(encoding="utf-8")
     if wrong := refusals(found, old, api, fragment.name, text):
         raise dev.Failure("not recorded:\n" + "\n".join(wrong))

@@ -92,7 +92,7 @@ def test_the_run_that_is_stopped_is_the_one_that_was_started(tmp_path: Path) -> 
     python = program.with_name("python")
     run = upgrade.start_and_stop(python, tmp_path)
     assert run.name == "one" and run.parent.parent != tmp_path
-    assert upgrade.resume(python, tmp_path, run) == "went on to its end"
+    assert upgrade.resume(python, tmp_path, run) == "continued to its end"
 
 
 def test_a_tree_with_changes_is_refused(tmp_path: Path) -> None:

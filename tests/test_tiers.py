@@ -42,7 +42,7 @@ def test_what_passes_alone_is_named_and_does_not_fail(
 
     assert dev._pytest("not slow", "-n", "1") == 0
     printed = capfd.readouterr().out
-    assert "UNSTEADY, to be mended: test_file.py::test_unsteady failed" in printed
+    assert "UNSTEADY, to be fixed: test_file.py::test_unsteady failed" in printed
     assert "1 passed" in printed.splitlines()[-2]  # that one alone
 
 

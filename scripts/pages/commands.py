@@ -52,7 +52,7 @@ def commands() -> str:
         GENERATED,
         """
 `astraflow COMMAND …`, or `python -m astraflow_runtime COMMAND …` with an interpreter of your choice. `--help`
-after any of them prints what is below; `astraflow --version` gives the version of the core.
+after any of them prints the description below; `astraflow --version` gives the version of the core.
 
 Some commands come with a distribution of their own ([which](distributions.md#the-commands)), and `astraflow --help` lists those that
 are installed. A plugin of yours can bring [a command](write-a-plugin.md#a-command) too. If several plugins have one of the same name,

@@ -73,12 +73,13 @@ def resume(python: Path, work: Path, directory: Path) -> str:
     process = _start(python, work, "run", "--resume", str(directory))
     said = _said(process)
     if process.returncode == 0 and _with_steps(work, STEPS):
-        return "went on to its end"
+        return "continued to its end"
     last = said.strip().splitlines()[-1:]
     if process.returncode == 2 and last and "Traceback" not in said:
         return f"was refused: {last[0]}"
     raise Failure(
-        f"a run of the release before neither went on nor was refused with a reason; exit code {process.returncode}:\n{said[-3000:]}"
+        f"a run of the release before neither continued nor was refused with a reason; exit code
+        {process.returncode}:\n{said[-3000:]}"
     )
 
 

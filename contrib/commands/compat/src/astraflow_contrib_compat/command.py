@@ -32,9 +32,9 @@ def add_raas(parser: argparse.ArgumentParser) -> None:
 def add_dataflow(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``compat dataflow``."""
     parser.description = (
-        "Is a rollout service for the dataflow of a public AstraFlow, and a dataflow for RaaS of ours, which run the "
-        "workflow of the first file: submitted samples become their tasks, versions of the public trainer their weights. It ends when it "
-        "is shut down."
+        "Acts as a rollout service for the dataflow of a public AstraFlow, and as a dataflow for our RaaS, which run the "
+        "workflow of the first file: submitted samples become their tasks, and versions of the public trainer their weights. It ends "
+        "when the public dataflow shuts it down."
     )
     _add_common(parser)
     parser.set_defaults(command=run_dataflow)

@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from astraflow_contrib_init.choices import DEFAULT_MODEL, RECIPES
 
     parser.description = (
-        "Writes a commented configuration. On a terminal it asks for what no option says; elsewhere --recipe is "
-        "required and the rest has defaults. It starts nothing and overwrites nothing."
+        "Writes a commented configuration. On a terminal it asks for the values that no option gives; elsewhere --recipe "
+        "is required and the rest has defaults. It starts nothing and overwrites nothing."
     )
     parser.add_argument(
         "file",

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.description = (
         "Serves tools of the Model Context Protocol, by which an agent observes runs and, with --allow-actions, changes "
-        "them. It speaks on its standard streams, so that an agent starts it, or over HTTP."
+        "them. An agent starts it and uses its standard streams, or connects to it over HTTP."
     )
     parser.add_argument(
         "run",

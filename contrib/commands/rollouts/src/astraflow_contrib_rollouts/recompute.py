@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _recompute(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Scores the stored rollouts of a run with another reward, without rolling anything out: what the reward sees is "
-        "what the run stored, the prompt's data and the completions. The run itself stays as it is."
+        "Scores the stored rollouts of a run with another reward, without new rollouts: the reward gets the stored "
+        "data of the prompt and completions. The run itself is not changed."
     )
     parser.add_argument(
         "run",
