@@ -26,6 +26,19 @@ PRINTABLE = quote(
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
+def about(example: str, *packages: str) -> pytest.MarkDecorator:
+    """What a run of an example with components of ``packages`` is about, beside what all runs are."""
+    return pytest.mark.turns(
+        f"examples/{example}.toml",
+        "examples/household.toml",
+        "examples/smollm2.toml",
+        *(f"{package}/src/**/*.py" for package in packages),
+        "contrib/environment/src/**/*.py",
+        "libs/environments/src/**/*.py",
+        "libs/gateway/src/**/*.py",
+    )
+
+
 def run(user: User, example: str, *policies: str, overrides: tuple[str, ...] = ()) -> EndedCommand:
     tables = [f"policies.{policy}.{key}" for policy in policies for key in TABLE]
     given = ["run.steps=2", "run.group_size=4", "raas.replicas=1", *tables, *overrides]
@@ -47,6 +60,7 @@ def test_a_team_plays(user: User) -> None:
     assert "right" in ended.text and ended.summary["tokens_trained"] > 0
 
 
+@about("tools", "contrib/tools")
 def test_a_policy_is_offered_tools(user: User) -> None:
     overrides = (
         f"policies.solver.model={MODEL}&context=4096&alphabet={PRINTABLE}",
@@ -59,6 +73,7 @@ def test_a_policy_is_offered_tools(user: User) -> None:
     assert "agent_calls 1.000" in ended.text
 
 
+@about("code", "contrib/code", "libs/sandbox")
 def test_programs_are_tested_in_the_sandbox(user: User) -> None:
     overrides = (
         f"policies.solver.model={MODEL}&context=4096&alphabet={PRINTABLE}",
@@ -70,18 +85,21 @@ def test_programs_are_tested_in_the_sandbox(user: User) -> None:
     assert user.left_running() == []
 
 
+@about("sql", "contrib/sql")
 def test_sql_is_written(user: User) -> None:
     overrides = ("eval.sets.held_out.size=4", "raas.max_concurrent_episodes=16")
     ended = run(user, "sql.toml", "solver", overrides=overrides)
     assert "executed" in ended.text and ended.summary["tokens_trained"] > 0
 
 
+@about("mcp", "contrib/tools")
 def test_a_server_of_the_model_context_protocol_is_the_world(user: User) -> None:
     ended = run(user, "mcp.toml", "walker", overrides=("workflow.most_environments=1",))
     assert "tool_calls 3.000" in ended.text and "tool_errors 0.000" in ended.text
     assert user.left_running() == []
 
 
+@about("harbor", "contrib/harbor", "libs/sandbox")
 def test_tasks_in_a_shell_are_played(user: User) -> None:
     overrides = ("workflow.most_environments=2", "run.group_size=2")
     ended = run(user, "harbor.toml", "solver", overrides=overrides)
@@ -90,10 +108,18 @@ def test_tasks_in_a_shell_are_played(user: User) -> None:
 
 
 # A table that knows no question is to play worlds of language through all services.
-WORLDS = {"search_qa": "searches", "shop": "bought", "adventure": "score", "household": "moves"}
+WORLDS = {
+    "search_qa": ("contrib/search_qa", "searches"),
+    "shop": ("contrib/shop", "bought"),
+    "adventure": ("contrib/text_games", "score"),
+    "household": ("contrib/household", "moves"),
+}
+"""Example → its package and a metric of it."""
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=about(name, WORLDS[name][0])) for name in WORLDS]
+)
 def test_a_world_of_language_is_played(user: User, name: str) -> None:
     overrides = (
         f"policies.player.model={MODEL}&context=16384&alphabet={PRINTABLE}",
@@ -102,5 +128,5 @@ def test_a_world_of_language_is_played(user: User, name: str) -> None:
         "sampling.max_tokens=4",
     )
     ended = run(user, f"{name}.toml", "player", overrides=overrides)
-    assert WORLDS[name] in ended.text and ended.summary["tokens_trained"] > 0, ended.text
+    assert WORLDS[name][1] in ended.text and ended.summary["tokens_trained"] > 0, ended.text
     assert user.left_running() == []
