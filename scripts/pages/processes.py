@@ -55,7 +55,7 @@ ANY_ROUTE = {
 }
 ANY_POST = {
     400: "malformed: the reason names the message that was expected and the field that is wrong",
-    409: "what was asked for made the run fail; the reason is the run's",
+    409: "the request made the run fail; the reason is that of the run",
     507: "it is done, but the disk under the journal is full; the same call again gets the answer when there is room, "
     "and no deadline counts until then",
 }

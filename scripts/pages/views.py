@@ -50,7 +50,7 @@ DATAFLOW: dict[str, View] = {
         "report.raas.N.name": "name of a RaaS",
         "report.raas.N.state": "as in status, by now",
         "report.raas.N.ready": "whether it may be given tasks, by now",
-        "report.raas.N.draining": "whether it was asked to leave",
+        "report.raas.N.draining": "whether it was requested to leave",
         "report.raas.N.set_aside": "why it gets no new tasks after failing too many, by now; empty if it does",
         "report.raas.N.tokens": "trained tokens of the groups that it brought since the report before",
         "report.raas.N.tokens_accepted": "of those that were accepted",

@@ -132,7 +132,7 @@ class GroupHeader(
     PNG, JPEG and WebP, of more than 4 MiB or 16,777,216 pixels, more than 64 of a sequence, over tokens that were sampled or
     are not those that the model has for an image.
     400: the group does not fit its task: another prompt or evaluation set, more trajectories, rejected and late ones
-    together than asked for.
+    together than requested.
     400: a version that was never announced or, in evaluation, not the pinned one.
     400: a sequence of a policy that the run does not have.
     409: the sender does not hold this task (any longer); the reason says why.

@@ -92,20 +92,20 @@ class RaasStatus(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool = False
     """whether it may be given tasks: it has served what was newest when it came"""
     draining: bool = False
-    """whether it was told to leave: it gets no new task"""
+    """whether it was requested to leave: it gets no new task"""
     set_aside: str = ""
     """why it gets no new tasks after failing too many; empty if it does"""
 
 
 class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """RaaS asked for and told to leave."""
+    """RaaS requested, and requested to leave."""
 
     size: int = 0
     """RaaS that are there and stay"""
     added: int = 0
-    """RaaS asked for since the run began, beyond `raas.replicas`"""
+    """RaaS requested since the run began, beyond `raas.replicas`"""
     drained: int = 0
-    """RaaS told to leave since then"""
+    """RaaS requested to leave since then"""
     reports: int = 0
     """reports of the balance so far"""
 
@@ -323,7 +323,7 @@ often"""
     raas: list[RaasStatus] = []
     """every RaaS that ever registered, in order of its first registration"""
     pool: PoolStatus = PoolStatus()
-    """RaaS asked for and told to leave"""
+    """RaaS requested, and requested to leave"""
     eval: EvaluationStatus = EvaluationStatus()
     """evaluations"""
     best_version: BestVersion | None = None
