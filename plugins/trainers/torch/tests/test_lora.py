@@ -23,6 +23,15 @@ Build = Callable[..., TorchTrainer]
 KEYS = {"lora_rank": 3, "lora_alpha": 5.0, "lr": 1e-2, "publish_dtype": "float32"}
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
+COMPILED = pytest.mark.turns(
+    "plugins/trainers/torch/src/**/*.py",
+    "plugins/trainers/torch/tests/conftest.py",
+    "plugins/trainers/torch/tests/trainer_cases.py",
+    "libs/torch_training/src/**/*.py",
+    "libs/training/src/**/*.py",
+)
+"""What a compiled model depends on, with the version of torch."""
+
 
 def train(trainer: TorchTrainer, seeds: range) -> list[float]:
     losses = []
@@ -232,6 +241,7 @@ def test_a_missing_compiler_is_named(
         build(folder, **keys)
 
 
+@COMPILED
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler (g++)")
@@ -249,6 +259,7 @@ def test_generated_code_computes_the_same(
     )
 
 
+@COMPILED
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_compiled_model_computes_the_same(
