@@ -42,6 +42,15 @@ def nodes_of(file: Path) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(tree_of(file)))
 
 
+def called(node: ast.Call) -> str:
+    """``a.b.c`` as it is written; empty for another expression. ``ast.unparse`` of each call of the tree takes seconds."""
+    parts, function = [], node.func
+    while isinstance(function, ast.Attribute):
+        parts.append(function.attr)
+        function = function.value
+    return ".".join([function.id, *reversed(parts)]) if isinstance(function, ast.Name) else ""
+
+
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """No garbage collection meanwhile.
@@ -131,6 +140,7 @@ def _imports(file: Path) -> Iterator[Import]:
         elif (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)
+            and node.value.startswith("astraflow_")
             and re.fullmatch(r"astraflow_\w+(\.\w+)+(:\w+)?", node.value)
         ):
             yield Import(node.value.partition(":")[0], (), node)

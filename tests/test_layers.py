@@ -169,7 +169,9 @@ def for_types_only(file: Path) -> set[int]:
     blocks = (
         node
         for node in nodes_of(file)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
     )
     return {id(node) for block in blocks for part in block.body for node in ast.walk(part)}
 

@@ -13,27 +13,30 @@ LIGHT_FORBIDDEN = sorted(
     HEAVY | {"fastapi", "httpx", "matplotlib", "numpy", "pydantic", "starlette", "uvicorn", "zmq"}
 )
 
+COMMANDS = (("--help",), ("plugins",), ("plugins", "--json"))
 PROGRAM = """
 import json, sys
 from importlib.metadata import entry_points
 
 (script,) = entry_points(group="console_scripts", name="astraflow")
 main = script.load()
-sys.argv = ["astraflow", *sys.argv[1:]]
-code = 0
-try:
-    code = main() or 0
-except SystemExit as stop:
-    code = stop.code or 0
-tops = {name.partition(".")[0] for name in sys.modules}
-print("\\n" + json.dumps({"code": code, "modules": sorted(tops)}))
+for command in json.loads(sys.argv[1]):
+    sys.argv = ["astraflow", *command]
+    code = 0
+    try:
+        code = main() or 0
+    except SystemExit as stop:
+        code = stop.code or 0
+    tops = {name.partition(".")[0] for name in sys.modules}
+    print("\\n" + json.dumps({"code": code, "modules": sorted(tops)}))
 """
 
 
-def start(*args: str) -> tuple[str, set[str]]:
-    """Run the command line in a fresh interpreter: its output and the top-level modules it loaded."""
+@pytest.fixture(scope="module")
+def said() -> dict[tuple[str, ...], tuple[str, set[str]]]:
+    """What commands print in a fresh interpreter, one after the other, and the top-level modules that it has loaded then."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *args],
+        [sys.executable, "-c", PROGRAM, json.dumps(COMMANDS)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -41,21 +44,32 @@ def start(*args: str) -> tuple[str, set[str]]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    output, _, report = done.stdout.rstrip().rpartition("\n")
-    seen = json.loads(report)
-    assert seen["code"] == 0, done.stdout + done.stderr
-    return output, set(seen["modules"])
+    outputs: list[tuple[str, set[str]]] = []
+    lines: list[str] = []
+    for line in done.stdout.splitlines():
+        if line.startswith('{"code": '):
+            seen = json.loads(line)
+            assert seen["code"] == 0, done.stdout + done.stderr
+            outputs.append(("\n".join(lines), set(seen["modules"])))
+            lines = []
+        else:
+            lines.append(line)
+    return dict(zip(COMMANDS, outputs, strict=True))
 
 
-@pytest.mark.parametrize("command", [("--help",), ("plugins",), ("plugins", "--json")])
-def test_light_commands_import_nothing_heavy(command: tuple[str, ...]) -> None:
-    output, modules = start(*command)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_light_commands_import_nothing_heavy(
+    command: tuple[str, ...], said: dict[tuple[str, ...], tuple[str, set[str]]]
+) -> None:
+    output, modules = said[command]
     assert output.strip(), "said nothing"
     assert modules & set(LIGHT_FORBIDDEN) == set()
 
 
-def test_plugins_lists_every_component_of_the_workspace() -> None:
-    output, _ = start("plugins")
+def test_plugins_lists_every_component_of_the_workspace(
+    said: dict[tuple[str, ...], tuple[str, set[str]]],
+) -> None:
+    output, _ = said["plugins",]
     missing = {c.name for c in components() if c.name not in output}
     assert missing == set()
 

@@ -72,14 +72,14 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 
 def test_a_terminal_that_cannot_show_a_letter_ends_no_command() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "astraflow_runtime", "doctor", "--static", "nö→.toml"],
+        [sys.executable, "-m", "astraflow_runtime", "plugins", "why", "nö→"],
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
         capture_output=True,
         timeout=60,
         check=False,
     )
     assert done.returncode == 2
-    assert rb"n\xf6\u2192.toml" in done.stdout + done.stderr
+    assert rb"n\xf6\u2192" in done.stdout + done.stderr
     assert b"Traceback" not in done.stderr
 
 
