@@ -277,7 +277,7 @@ def _ending(code: int) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """In words why there is no answer."""
+    """The text of the error: why there is no answer."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(cause, OSError) and (cause.errno or 0) > 0:
         return os.strerror(cause.errno or 0)

@@ -39,7 +39,7 @@ class HarborTask:
 
     @property
     def digest(self) -> str:
-        """Of all that decides an episode and its reward."""
+        """The digest of all files that decide an episode and its reward."""
         digest = blake2b(digest_size=16)
         told = (self.instruction, self.workdir, self.variables, self.files, self.tests)
         digest.update(repr((told, self.test_variables)).encode())

@@ -55,7 +55,7 @@ class Judgement:
 
 
 class TaskSandbox:
-    """One episode's."""
+    """The sandbox of one episode."""
 
     def __init__(self, workspace: Workspace, task: HarborTask) -> None:
         self._workspace, self._task = workspace, task

@@ -104,7 +104,8 @@ class _Worker:
         return said
 
     def close(self) -> None:
-        """It then exits on its own: between two checks, or when its CPU time is used up."""
+        """Close the link to the process, which then exits by itself: between two checks, or when its CPU time is used
+        up."""
         self._connection.close()
 
 
@@ -244,7 +245,7 @@ _SHARED: dict[tuple[int, int, int], Checkers] = {}
 
 
 def checkers(size: int, memory_mb: int) -> Checkers:
-    """Those that all rewards of this process share; a process that was forked has its own."""
+    """The checkers that all rewards of this process share; a forked process has its own."""
     key = (os.getpid(), size, memory_mb)
     if key not in _SHARED:
         _SHARED[key] = Checkers(size, memory_mb)

@@ -73,7 +73,7 @@ class Slots:
         self._free.append(slot)
 
     def withdraw(self, slot: Slot) -> None:
-        """It may not, if it was not yet."""
+        """Withdraw the slot, so that it cannot be opened any more."""
         if slot in self._free:
             self._free.remove(slot)
 

@@ -130,7 +130,7 @@ class OpenEnvEnvironment:
             raise await self._explained(failure) from failure
 
     async def _explained(self, failure: EnvironmentFailed) -> EnvironmentFailed:
-        """With what a server of ours said when it ended."""
+        """The error with the last output of a server that we started."""
         if self._server is None or failure.kind != LOST:
             return failure
         return EnvironmentFailed(LOST, f"{failure.reason}{await self._server.why_gone()}")

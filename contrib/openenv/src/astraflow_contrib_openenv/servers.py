@@ -60,14 +60,14 @@ class StartedServer:
 
 
 class Servers:
-    """Those of one configuration on one event loop."""
+    """The servers of one configuration on one event loop."""
 
     def __init__(self, config: OpenEnvConfig) -> None:
         self._config = config
         self._running: list[StartedServer] = []
 
     def taken(self, folder: Path) -> StartedServer:
-        """One with a place, started if there is none."""
+        """A server with a free place; one is started if there is none."""
         self._running = [server for server in self._running if not server.failed]
         for server in self._running:
             if server.users < self._config.sessions:
@@ -79,7 +79,7 @@ class Servers:
         return server
 
     async def given_back(self, server: StartedServer) -> None:
-        """Its place is free; the last one stops it."""
+        """Free its place; the server stops when all its places are free."""
         server.users -= 1
         if server.users == 0:
             self._running = [each for each in self._running if each is not server]
@@ -92,7 +92,7 @@ _OF_LOOPS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Server
 
 
 def servers_of(config: OpenEnvConfig) -> Servers:
-    """Those that all instances of this configuration share."""
+    """The servers that all instances of this configuration share."""
     mine = _OF_LOOPS.setdefault(asyncio.get_running_loop(), {})
     return mine.setdefault(config.model_dump_json(), Servers(config))
 

@@ -25,7 +25,7 @@ class Form:
         self._demands = _demands(config)
 
     async def score(self, view: TrajectoryView) -> float | dict[str, float]:
-        """In [0, 1]."""
+        """The score in [0, 1]."""
         if not view.completions:
             return 0.0
         if self._config.each_policy:

@@ -89,7 +89,7 @@ class Catalogue:
         )
 
     def search(self, words: str, most: int) -> list[Product]:
-        """Those that match best (bm25, titles counted three times); no character of ``words`` is an operator."""
+        """The products that match best (bm25, titles counted three times); no character of ``words`` is an operator."""
         found = dict.fromkeys(re.findall(r"\w+", words.lower()))
         if not found:
             return []

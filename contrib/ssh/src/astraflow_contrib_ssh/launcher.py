@@ -92,14 +92,14 @@ class SshLauncher(AgentLauncher):
         self._tables = self._config.tables
 
     def hosts(self, specs: Sequence[ProcessSpec]) -> Mapping[HostKeys, Open]:
-        """Those of the config, with its artifact installed."""
+        """The hosts of the config, with its artifact installed."""
         check_counts(self._config, len(self._tables))
         if self._config.artifact is not None:
             self._tables = self._with_artifact(self._config.artifact)
         return {host: self._way_to(host) for host in self._tables}
 
     def more_hosts(self, spec: ProcessSpec) -> Mapping[HostKeys, Open]:
-        """Those that were lost; they may respond again."""
+        """The lost hosts, which may respond again."""
         lost = {name for name, link in self._links.items() if link.lost}
         return {h: self._way_to(h) for h in self._tables if h.name in lost}
 

@@ -81,7 +81,7 @@ class FunctionTools:
         return answer.text
 
     def _slots(self) -> asyncio.Semaphore:
-        """For as many calls at once as there are workers."""
+        """A semaphore that allows as many calls at once as there are workers."""
         loop = asyncio.get_running_loop()
         if self._room is None or self._loop is not loop:
             self._room, self._loop = asyncio.Semaphore(self._config.workers), loop

@@ -229,7 +229,7 @@ class McpConnection:
 
 
 def _first(error: Exception) -> Exception:
-    """Of a group the first error that is none."""
+    """The first error in a group that is not a group itself."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -69,7 +69,7 @@ class SetEpisodes:
         return [prompt for _, prompt in sorted(self.prompts.items()) if prompt.scores]
 
     def add(self, index: int, episode: EvaluatedEpisode) -> None:
-        """One episode more."""
+        """Add an episode."""
         prompt = self.prompts.setdefault(index, PromptEpisodes(episode.prompt_id))
         if episode.scores is None:
             prompt.failed += 1

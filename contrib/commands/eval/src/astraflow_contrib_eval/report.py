@@ -29,7 +29,7 @@ class EvaluationProgress:
         self._show(f"{self._label}: starting")
 
     def began(self) -> None:
-        """They have started."""
+        """Report that the processes have started."""
         self._began = self._last_shown = time.monotonic()
         self._show(self._line())
 
@@ -41,7 +41,7 @@ class EvaluationProgress:
             self._show(self._line())
 
     def end(self) -> None:
-        """No more."""
+        """End the progress report."""
         self._show(self._line())
         if self._tty:
             self._err.write("\n")

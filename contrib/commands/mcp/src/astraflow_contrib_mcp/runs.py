@@ -25,7 +25,7 @@ class Runs:
         self._root = Path(RUNS).resolve()
 
     def all(self) -> list[Path]:
-        """Their directories, those that were started last first."""
+        """The directories of the runs, newest first."""
         if self._only is not None:
             return [self._only]
         return [self._root / folder.name for folder in newest_first() if not folder.is_symlink()]

@@ -41,7 +41,7 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """Its folder's."""
+        """The name of its folder."""
         return self.path.name
 
     def read(self, name: str) -> Any:
@@ -123,7 +123,7 @@ class RunFolder:
         return b"astraflow" in _command_line(pid)
 
     def row(self) -> dict[str, Any]:
-        """Its line in the table of runs."""
+        """The row of the run in the table of runs."""
         summary, run = self.summary, _table(self.config.get("run"))
         state = self.state
         if not summary:

@@ -24,7 +24,7 @@ class TimeEstimate:
 
     @property
     def hours(self) -> float:
-        """Of all steps."""
+        """The hours of all steps."""
         return self.step_s * self.steps / 3600
 
     def cost(self, gpus: int, per_hour: float) -> float:

@@ -182,7 +182,7 @@ class PoolHost:
             log.warning("waiting for the pool at %s: %s", self._client.base_url, error.what)
 
     async def _pause(self) -> None:
-        """Until the next report is due: at once if a RaaS started or ended, or this host is to stop."""
+        """Wait until the next report is due: at once if a RaaS started or ended, or if this host shall stop."""
         waits = [asyncio.ensure_future(e.wait()) for e in (self.stopping, self._changed)]
         try:
             await asyncio.wait(waits, timeout=self._every_s, return_when=asyncio.FIRST_COMPLETED)

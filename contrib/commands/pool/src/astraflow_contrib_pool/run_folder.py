@@ -76,7 +76,7 @@ class OwnedRunFolder:
             return ""
 
     def address(self, raas: str) -> RaasAddress | None:
-        """Where a RaaS listens; ``None`` before it is written. Raises :class:`ValueError` for what is no address."""
+        """The address of a RaaS; ``None`` before it is written. Raises :class:`ValueError` if it is not an address."""
         try:
             text = self._read(("state", raas, "raas.json"), _ADDRESS_BYTES)
         except FileNotFoundError:

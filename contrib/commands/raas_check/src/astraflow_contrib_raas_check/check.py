@@ -154,7 +154,7 @@ class _Outcomes:
         return outcome.state == "passed"
 
     def add(self, outcome: RequirementOutcome) -> None:
-        """One more."""
+        """Add an outcome."""
         self.all.append(outcome)
         self._say(outcome)
 
@@ -205,7 +205,7 @@ class _Health:
             return None
 
     async def look(self) -> None:
-        """Until cancelled."""
+        """Poll until cancelled."""
         timeout = aiohttp.ClientTimeout(total=HEALTH_DEADLINE_S)
         async with aiohttp.ClientSession(
             headers=bearer(self._asked.token), timeout=timeout

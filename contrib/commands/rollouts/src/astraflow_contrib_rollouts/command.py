@@ -178,7 +178,7 @@ def _lost(reader: RolloutReader) -> str:
 
 
 def _follow(reader: RolloutReader, where: Filter, directory: Path, as_json: bool) -> int:
-    """Until the run has ended, or Ctrl-C."""
+    """Follow the rollouts until the run has ended, or Ctrl-C."""
     from astraflow_contrib_rollouts import viewing
 
     def ended() -> bool:

@@ -14,7 +14,7 @@ EVERY_S = 5.0
 
 
 class ScoringProgress:
-    """Of ``total`` rollouts; a line on stderr every few seconds."""
+    """The progress over ``total`` rollouts: a line on stderr every few seconds."""
 
     def __init__(self, total: int) -> None:
         self._total, self._done = total, 0
@@ -31,7 +31,7 @@ class ScoringProgress:
             self._done += 1
 
     async def tell(self) -> None:
-        """Until it is cancelled."""
+        """Report until cancelled."""
         while True:
             await asyncio.sleep(EVERY_S)
             print_line(self.line(time.monotonic()), sys.stderr)

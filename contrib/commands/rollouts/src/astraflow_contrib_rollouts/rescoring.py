@@ -63,7 +63,7 @@ class Rescored:
 
     @property
     def errors(self) -> list[RescoredRollout]:
-        """Those on which the reward failed."""
+        """The rollouts on which the reward failed."""
         return [each for each in self.rollouts if each.error]
 
     def most_moved(self, count: int) -> list[tuple[RescoredRollout, str, float, float]]:
@@ -77,7 +77,7 @@ class Rescored:
         return sorted(found, key=lambda each: -abs(each[3] - each[2]))[:count]
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
+        """The result as JSON, for programs."""
         policies = dict.fromkeys(policy for each in self.rollouts for policy in each.new)
         return {
             "reward": self.reward,

@@ -53,7 +53,7 @@ def as_line(entry: RolloutEntry) -> str:
 
 
 def print_json_line(entry: RolloutEntry) -> None:
-    """One line of JSON, at once."""
+    """Print one line of JSON and flush it."""
     print(json.dumps(entry_as_json(entry)), flush=True)
 
 

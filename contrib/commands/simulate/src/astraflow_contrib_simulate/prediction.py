@@ -34,7 +34,7 @@ class Prediction:
 
     @property
     def step_s(self) -> float:
-        """Of the slowest policy; infinite if one stands still."""
+        """Seconds of a step of the slowest policy; infinite if a policy makes no steps."""
         return max((f.step_s for f in self.policies.values()), default=float("inf"))
 
 

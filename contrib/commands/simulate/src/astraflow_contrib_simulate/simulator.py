@@ -91,7 +91,7 @@ class _Trainer:
 
     @property
     def limit(self) -> int:
-        """As the dataflow has it."""
+        """The limit, as the dataflow computes it."""
         own = self.facts.batch_sequences
         if not (self.facts.shares or self.sharing_underfilled):
             own -= self.facts.most_borrowed
@@ -159,7 +159,7 @@ class Simulator:
         return _Raas(f"raas-{number}", 0, "", places, 0.0, {}, serving=serving, caught_up=True)
 
     def run(self) -> None:
-        """To the last update."""
+        """Simulate the run to its last update."""
         self._lease()
         handled = 0
         while self._events and not all(self._done(t) for t in self.trainers.values()):

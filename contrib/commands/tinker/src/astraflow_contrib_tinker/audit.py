@@ -19,7 +19,7 @@ class ServerAudit:
         self._directory = directory
 
     def note(self, request: str, asked: Mapping[str, Any], outcome: str = "done") -> None:
-        """One line."""
+        """Write a line."""
         line = AuditLine(
             request=request,
             outcome=outcome,

@@ -35,7 +35,7 @@ class OpenTelemetryTracker:
         return str(self._exporter._endpoint)
 
     def metrics(self, group: str, step: int, time_s: float, values: Mapping[str, float]) -> None:
-        """Not taken."""
+        """Metrics are ignored."""
 
     def spans(self, spans: Sequence[Mapping[str, Any]]) -> None:
         """Export them; :class:`UserError` if the collector does not take them."""

@@ -161,7 +161,7 @@ class _Service:
         self._loaded: dict[str, Loaded] = {}
 
     async def episode(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serve one connection."""
         try:
             line = await reader.readline()
             playing = asyncio.create_task(self._played(line))

@@ -23,7 +23,7 @@ class ForeignFailed(AstraFlowError):
 
 
 class ForeignUnreachable(ForeignFailed):
-    """It does not answer at all."""
+    """The RaaS does not answer at all."""
 
 
 class ForeignClient:

@@ -103,7 +103,7 @@ class ForeignRaas:
         self._ending.set()
 
     async def run(self) -> None:
-        """Until the end of the run, of the RaaS, or :meth:`end`. Its leases are given back."""
+        """Run until the end of the run, of the RaaS, or :meth:`end`. Its leases are returned."""
         try:
             dataflow = await self._or_end(self._join())
             if dataflow is not None:

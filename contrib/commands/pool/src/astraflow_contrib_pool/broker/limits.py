@@ -34,7 +34,7 @@ class MinuteLimit:
         return self.at[0] + _MINUTE_S - now if len(self.at) >= self.most else 0.0
 
     def note(self, now: float) -> None:
-        """One happened."""
+        """Count an event."""
         self.at.append(now)
 
 

@@ -105,7 +105,7 @@ class NumberedRequest:
         return cls(cast(RequestKind, asked), body, form == "json")
 
     def digest(self) -> bytes:
-        """By which a repeated one is known."""
+        """The digest by which a repeated request is recognised."""
         return digest_of(self.kind.encode(), self.body)
 
     async def work(self, service: Service, model: TrainedModel, number: int) -> Result:

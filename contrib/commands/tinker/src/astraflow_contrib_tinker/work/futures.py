@@ -182,17 +182,17 @@ class Promises:
             self._drop(promise)
 
     def waiting_of(self, key: str) -> int:
-        """Those of a key that are not kept yet."""
+        """The number of unfinished promises of a key."""
         return self._pending_of[key]
 
     @property
     def waiting(self) -> int:
-        """Promises that are not kept yet."""
+        """The number of unfinished promises."""
         return len(self._pending)
 
     @property
     def held_bytes(self) -> int:
-        """Of finished results."""
+        """Bytes of finished results."""
         return self._bytes
 
     def _tidy(self) -> None:

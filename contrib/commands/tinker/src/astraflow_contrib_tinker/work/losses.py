@@ -115,7 +115,7 @@ class SummedLoss:
         return batch.weights
 
     def loss(self, inputs: LossInputs) -> Loss:
-        """One term."""
+        """The loss of one micro-batch."""
         return Loss({"loss": (1.0, self._loss.per_target(inputs, self._keys).sum())})
 
 

@@ -57,13 +57,13 @@ class Saved:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """From its folder; ``None`` if none was finished there, or it has expired."""
+        """The entry in ``folder``; ``None`` if it is not finished or has expired."""
         found = cls.finished(folder)
         return None if found is None or found.expired else found
 
     @classmethod
     def finished(cls, folder: Path) -> Self | None:
-        """Also what has expired."""
+        """The finished entry in ``folder``, also an expired one; ``None`` if there is none."""
         if folder.name.startswith("."):
             return None
         try:
