@@ -44,7 +44,7 @@ class Gap:
 
     @property
     def figures(self) -> dict[str, float]:
-        """For programs."""
+        """The figures, for programs."""
         return {"mean": self.mean, "largest": self.largest, "tokens": float(self.tokens)}
 
     def __str__(self) -> str:

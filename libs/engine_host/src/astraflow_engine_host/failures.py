@@ -23,7 +23,7 @@ _INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
 
 
 class StackFrame(NamedTuple):
-    """Where a call stands."""
+    """The position of a call in the code."""
 
     file: str
     line: int | None

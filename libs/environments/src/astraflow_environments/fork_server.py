@@ -133,7 +133,7 @@ class ForkServer:
                 os.kill(pid, signal.SIGKILL)
 
     def _folder_of(self, worker: int) -> Path:
-        """For its temporary files."""
+        """The folder of a worker for temporary files."""
         return self._temporary / str(worker)
 
     def _report(self, message: ServerSays) -> None:

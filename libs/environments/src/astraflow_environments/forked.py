@@ -110,7 +110,7 @@ class RunningForkServer:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The pid of the worker."""
         return self._process.pid
 
     @property

@@ -57,7 +57,7 @@ class Listening:
         return context
 
     def url(self, port: int) -> str:
-        """Where agents find a gateway that listens on ``port``."""
+        """The URL at which agents reach a gateway that listens on ``port``."""
         host = self.address or (socket.gethostname() if self.bind in _ALL else self.bind)
         shown = f"[{host}]" if ":" in host else host
         return f"{'http' if self.certificate is None else 'https'}://{shown}:{port}"

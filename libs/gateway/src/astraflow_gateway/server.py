@@ -139,7 +139,7 @@ def _too_large(scope: Any, status: int, reason: str) -> dict[str, Any]:
 
 
 def _provider(request: Request) -> Provider:
-    """Whose shapes the client of a request expects."""
+    """The provider whose formats the client of a request expects."""
     path = request.url.path
     for dialect in DIALECTS:
         if dialect.path in path:

@@ -137,7 +137,7 @@ class AgentLink:
             self._stream.write(message)
 
     async def _talk(self, stream: Stream) -> str:
-        """Until the connection breaks. Returns the reason."""
+        """Exchange messages until the connection breaks. Returns the reason."""
         pinging = asyncio.create_task(self._ping())
         try:
             self._stream = stream

@@ -10,7 +10,7 @@ from astraflow_sandbox.subprocess_runner import WarmRunner
 
 
 class SandboxTable(ConfigModel):
-    """Where programs are run, and what they may use."""
+    """The sandbox in which programs run, and its limits."""
 
     isolated: bool = Field(
         default=True,

@@ -48,14 +48,14 @@ class AttachedServer:
             await client.close()
 
     async def why_gone(self) -> str | None:
-        """It should be there."""
+        """None: why the server is gone is not known here."""
         return None
 
     def kill(self) -> None:
-        """Not ours to end."""
+        """Does nothing: the server was not started here."""
 
     async def stop(self) -> None:
-        """Not ours to end."""
+        """Does nothing: the server was not started here."""
 
 
 class ChildServer:
@@ -134,7 +134,7 @@ class ChildServer:
         )
 
     async def why_gone(self) -> str | None:
-        """How it ended; one that is about to end has a second for it."""
+        """How the process ended; a process that is about to exit gets a second for it."""
         assert self._process is not None
         code = await _ended_within(self._process, 1.0)
         return (

@@ -42,7 +42,7 @@ class Backend(ABC):
     @property
     @abstractmethod
     def version(self) -> int:
-        """Of the weights that sample now."""
+        """The version of the weights that sample now."""
 
     @abstractmethod
     async def sample(self, flight: Flight) -> GenerateResult:
@@ -75,7 +75,7 @@ class Backend(ABC):
         """End all requests and free everything."""
 
     async def gauges(self) -> dict[str, float]:
-        """Those of the protocol."""
+        """The gauges of the protocol."""
         return {
             "running": float(len(self.desk.running)),
             "waiting": float(self.desk.waiting),
@@ -194,11 +194,11 @@ class DeskEngine(Generic[B]):
         await end_superseded(backend, source.version)
 
     async def sleep(self, level: int) -> None:
-        """For engines that declare it."""
+        """Put the engine to sleep; for engines that declare it."""
         raise RuntimeError(f"engine {self._name!r} lacks the capability 'sleep'")
 
     async def wake(self) -> None:
-        """For engines that declare ``sleep``."""
+        """Wake the engine; for engines that declare ``sleep``."""
         raise RuntimeError(f"engine {self._name!r} lacks the capability 'sleep'")
 
     async def health(self) -> dict[str, float]:

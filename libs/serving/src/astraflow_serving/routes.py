@@ -57,7 +57,7 @@ class Routes:
         return [self._own, *self._others]
 
     def client(self, request: GenerateRequest) -> ServerClient:
-        """Where a request goes."""
+        """The client of the server to which a request goes."""
         if self._router is None or request.pinned_version is not None:
             return self._own
         return self._router

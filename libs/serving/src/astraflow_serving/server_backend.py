@@ -101,7 +101,7 @@ class ServerBackend(Backend):
 
     @property
     def version(self) -> int:
-        """Of the weights that the server holds."""
+        """The version of the weights that the server holds."""
         return self.loaded.number
 
     @abstractmethod
@@ -124,7 +124,7 @@ class ServerBackend(Backend):
         """Tokens that it has sampled, as far as is known."""
 
     def watch(self) -> None:
-        """From now on, give the server up if it runs requests and samples nothing."""
+        """Watch the server: give it up if it runs requests and samples nothing."""
         self._watch = asyncio.create_task(self._watch_progress())
 
     async def sample(self, flight: Flight) -> GenerateResult:

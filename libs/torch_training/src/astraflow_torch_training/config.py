@@ -53,7 +53,7 @@ class AdapterKeys(OptimizerKeys):
 
     @property
     def lora_scale(self) -> float:
-        """Of what the adapters add."""
+        """The factor of the adapters' outputs."""
         return (self.lora_alpha or 2.0 * self.lora_rank) / self.lora_rank
 
 

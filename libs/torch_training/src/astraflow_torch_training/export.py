@@ -130,7 +130,7 @@ def write_folder(
 
 
 def _empty(tensor: torch.Tensor) -> torch.Tensor:
-    """Its shape and dtype without data."""
+    """A tensor of the same shape and dtype without data."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 

@@ -27,7 +27,7 @@ class Predictor(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where the loss is computed."""
+        """The device on which the loss is computed."""
 
     def predict(
         self,

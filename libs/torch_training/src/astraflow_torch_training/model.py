@@ -273,7 +273,7 @@ def _loader(config: Any) -> Any:
 
 
 def _refuse_pickles(folder: Path) -> None:
-    """To read a pickle is to run what is in it."""
+    """Refuse weights in pickles, since reading a pickle runs the code in it."""
     if not any(folder.glob("*.safetensors")) and any(folder.glob("*.bin")):
         raise UserError(
             f"{folder} has weights only in *.bin, which are pickles and are not loaded; if you trust them, convert "

@@ -30,7 +30,7 @@ class PixelSource(Protocol):
         """How many tokens an image becomes."""
 
     def pixels(self, image: ImageSpan) -> torch.Tensor:
-        """Those of an image, ``[1, channels, height, width]`` on the CPU. :class:`UserError` if its file is damaged."""
+        """The pixels of an image, ``[1, channels, height, width]`` on the CPU. :class:`UserError` if its file is damaged."""
 
 
 class ImagePixels:
@@ -55,11 +55,11 @@ class ImagePixels:
 
     @property
     def model(self) -> ImageModel:
-        """Of ``folder``."""
+        """The image model of ``folder``."""
         return self._model
 
     def pixels(self, image: ImageSpan) -> torch.Tensor:
-        """Those of an image, ``[1, channels, height, width]`` on the CPU. :class:`UserError` if its file is damaged."""
+        """The pixels of an image, ``[1, channels, height, width]`` on the CPU. :class:`UserError` if its file is damaged."""
         with self._lock:
             if (found := self._cached.get(image.digest)) is not None:
                 self._cached.move_to_end(image.digest)

@@ -310,7 +310,7 @@ class Qwen3ForCausalLM(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights."""
+        """The dtype of the weights."""
         return self.lm_head.weight.dtype
 
     def get_input_embeddings(self) -> nn.Embedding:

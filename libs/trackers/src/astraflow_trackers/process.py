@@ -61,7 +61,7 @@ class TrackerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process, and of its session."""
+        """The id of the process, and of its session."""
         return self._process.pid
 
     def call(self, method: str, *arguments: Any, deadline_s: float | None = None) -> str:

@@ -32,7 +32,7 @@ class Arrivals:
             self._changed.notify_all()
 
     def fail(self) -> None:
-        """No more will come."""
+        """Record that no more blocks will arrive."""
         with self._changed:
             self._failed = True
             self._changed.notify_all()

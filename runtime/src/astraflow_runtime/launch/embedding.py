@@ -147,7 +147,7 @@ class Run:
         return self._prepared
 
     def _execute(self) -> None:
-        """In a separate thread."""
+        """Run in a separate thread."""
         view = _EventView(self._started.directory, self._report)
         try:
             ended = run_prepared(self._started, None, _Lines(view.say), view, self._interrupts)
@@ -168,7 +168,7 @@ class Run:
         self._call(self._add, event)
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """In the thread of the event loop."""
+        """Call a function in the thread of the event loop."""
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:  # the loop was closed without leaving the block: the run has no reader

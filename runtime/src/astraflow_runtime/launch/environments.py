@@ -66,7 +66,7 @@ class Made:
 
     @property
     def interpreter(self) -> Path:
-        """Its interpreter."""
+        """The interpreter of the environment."""
         return interpreter_in(Path(self.folder))
 
 

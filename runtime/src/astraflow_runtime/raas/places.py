@@ -46,7 +46,7 @@ class EpisodePlaces:
         self._round_trips.append(seconds)
 
     def take(self, episodes: int) -> TaskPlace:
-        """For a task that is leased now."""
+        """Take a place for a task that is leased now."""
         place = TaskPlace(self, episodes)
         self._waiting.append(place)
         self.look()
@@ -58,7 +58,7 @@ class EpisodePlaces:
             self._waiting[0].start()
 
     def remove(self, place: TaskPlace) -> None:
-        """It waits no longer."""
+        """Remove a task that no longer waits."""
         self._waiting.remove(place)
 
     def episode_ended(self) -> None:
@@ -99,7 +99,7 @@ class TaskPlace:
             self.start()
 
     def start(self) -> None:
-        """Its episodes run from now on."""
+        """Start the episodes of a task."""
         self._places.remove(self)
         self._places.running += self.episodes
         self._begun.set()

@@ -51,7 +51,7 @@ class SharedEngineProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process, 0 before it was started."""
+        """The pid of the process, 0 before it was started."""
         return 0 if self._process is None else self._process.pid
 
     async def start(self, environment: Mapping[str, str], deadline_s: float) -> None:

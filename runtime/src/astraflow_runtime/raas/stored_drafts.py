@@ -55,7 +55,7 @@ class StoredDrafts:
 
     @classmethod
     def of_run(cls, config: RunConfig, ask: Ask, handles: Mapping[str, PolicyHandle]) -> Self:
-        """For the engines that take any, by the config."""
+        """Stored drafts for the engines of the config that take them."""
         replicas = {name: handle.replicas for name, handle in handles.items()}
         return cls(ask, replicas, draft_bytes(config), config.run.deadline_s)
 

@@ -93,7 +93,7 @@ class StoredSequence(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def digest(self) -> str:
-        """Of its token ids."""
+        """The digest of its token ids."""
         return digest(self.raw_tokens)
 
 

@@ -56,7 +56,7 @@ SILENT_S = 60.0
 
 
 def attachment_of(policy: str, environment: Mapping[str, str] = os.environ) -> Attachment | None:
-    """Where the engine of a policy is shared; ``None`` if it is not."""
+    """The shared engine of a policy; ``None`` if it has its own."""
     if not (told := environment.get(SHARED_ENGINES)):
         return None
     return msgspec.convert(json.loads(told), dict[str, Attachment]).get(policy)
@@ -123,7 +123,7 @@ class AttachedEngine:
 
     @property
     def logprob_semantics(self) -> LogprobSemantics:
-        """Those of the shared engine."""
+        """The semantics of the shared engine."""
         return LogprobSemantics(self._greeting.temperature, self._greeting.truncation)
 
     @property
@@ -164,7 +164,7 @@ class AttachedEngine:
             self._results.pop(request.id, None)
 
     async def score(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-        """With the adapter that is loaded."""
+        """Score with the adapter that is loaded."""
         whole = np.ascontiguousarray(tokens, np.int32)
         call = next(self._numbers)
         _, buffers = await self._ask(call, protocol.frames(protocol.Score(call), whole))
@@ -173,11 +173,11 @@ class AttachedEngine:
     async def score_images(
         self, tokens: npt.NDArray[np.int32], images: Images
     ) -> npt.NDArray[np.float32]:
-        """Not possible: engines score images without adapters that are named."""
+        """Not supported: with named adapters, engines do not score images."""
         raise ValueError("a shared engine scores no images")
 
     async def pause(self, mode: PauseMode) -> None:
-        """Of this engine's requests; see above."""
+        """Pause the requests of this engine; see above."""
         self._open.clear()
         self._flush()
         running = list(self._results.values())
@@ -223,7 +223,7 @@ class AttachedEngine:
         raise UserError("a shared engine does not sleep")
 
     async def health(self) -> dict[str, float]:
-        """Of this engine's own requests; ``decode_seconds`` are those of all."""
+        """Figures of this engine's own requests; ``decode_seconds`` are those of all."""
         call = next(self._numbers)
         values, _ = await self._ask(call, messages.encode(protocol.Health(call)))
         return values
@@ -234,7 +234,7 @@ class AttachedEngine:
         sampled: npt.NDArray[np.bool_],
         lengths: Sequence[int],
     ) -> bool:
-        """Nothing: what a run has sampled stays out of an engine that others share."""
+        """Does nothing: the samples of a run are not given to an engine that other runs share."""
         return False
 
     async def close(self) -> None:

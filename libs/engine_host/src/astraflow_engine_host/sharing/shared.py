@@ -349,7 +349,7 @@ class SharedEngine:
         return protocol.frames(protocol.Reply(message.call, values))
 
     async def _score(self, attached: AttachedRun, tokens: npt.NDArray[np.int32]) -> Any:
-        """In its turn, as a request."""
+        """Score in its turn, as a request."""
         if attached.version is None:
             raise WrongVersion("no adapter is loaded yet")
         if len(tokens) > (most := self._engine.context_length):

@@ -43,7 +43,7 @@ class IsolationLayers:
 
     @property
     def own_folder(self) -> str:
-        """Where programs begin."""
+        """The folder in which programs start."""
         return namespaces.OWN_FOLDER if "files" in self.active else f"{self._folder}/program"
 
     def _wanted(self, layer: str) -> bool:
@@ -176,7 +176,7 @@ class IsolationLayers:
             resource.setrlimit(what, (most, most))
 
     def _be_killed_first(self) -> None:
-        """Where memory runs out, before the zygote."""
+        """Make the kernel kill this process before the zygote when memory runs out."""
         if self._proc < 0:
             return
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)

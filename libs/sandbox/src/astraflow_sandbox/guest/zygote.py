@@ -67,7 +67,7 @@ class Zygote:
         self._in_cells = False
 
     def serve(self) -> None:
-        """Until the caller has disconnected."""
+        """Serve until the caller has disconnected."""
         try:
             while True:
                 child = self._child = self._child or self._fork()

@@ -105,7 +105,7 @@ class _BlockSink:
         return runs
 
     def _buffer(self) -> memoryview:
-        """For any block."""
+        """A buffer that is large enough for any block."""
         with self._lock:
             if self._buffers:
                 return self._buffers.pop()

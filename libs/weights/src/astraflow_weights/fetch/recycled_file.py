@@ -25,7 +25,7 @@ class OpenFile:
 
     @property
     def number(self) -> int:
-        """Its descriptor."""
+        """The file descriptor."""
         return self.file.fileno()
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ LARGEST_PIECE = 32 << 20
 
 
 class Sink(Protocol):
-    """Where pieces go. Calls come from several threads, never two for overlapping pieces."""
+    """Receives pieces. Calls come from several threads, never two for overlapping pieces."""
 
     def receive(self, connection: Connection, piece: Piece) -> None:
         """Read all of ``piece`` from ``connection``; raises :class:`OSError` if it ends early."""

@@ -188,7 +188,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.limits.authenticated(self.request)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """For those who look for it."""
+        """Log on level debug."""
         _log.debug("%s " + format, self.client_address[0], *args)
 
 

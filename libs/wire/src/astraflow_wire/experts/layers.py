@@ -30,7 +30,7 @@ class ExpertLayers:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of recorded choices."""
+        """The dtype of recorded choices."""
         return routing_dtype(self.experts)
 
     @classmethod

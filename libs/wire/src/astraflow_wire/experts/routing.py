@@ -33,22 +33,22 @@ class RoutingShape(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
     @classmethod
     def of(cls, routed: RoutedExperts) -> RoutingShape:
-        """Of an array."""
+        """The shape of an array."""
         _, layers, top_k = routed.shape
         return cls(layers, top_k, routed.dtype.itemsize)
 
     @property
     def bytes_per_token(self) -> int:
-        """In the buffer."""
+        """Bytes of a token in the buffer."""
         return self.layers * self.top_k * self.size
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of an id."""
+        """The dtype of an id."""
         return np.dtype(f"<u{self.size}")
 
     def absent(self, tokens: int) -> Piece:
-        """For tokens without a record."""
+        """The bytes for ``tokens`` tokens without a record."""
         return np.full(tokens * self.bytes_per_token, 255, np.uint8)
 
     def array(self, data: Piece) -> RoutedExperts:

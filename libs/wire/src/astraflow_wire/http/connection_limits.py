@@ -63,13 +63,13 @@ class Limits:
 
     @classmethod
     def of_process(cls, most: int = 4096) -> Self:
-        """At most ``most``, and half of the limit of open files."""
+        """The limits of a process: at most ``most`` connections, and half of the limit of open files."""
         total = max(32, min(most, descriptor_limit() // 2))
         return cls(total, 3 * total // 4, max(16, min(512, total // 4)))
 
     @classmethod
     def of_threads(cls) -> Self:
-        """For a server with a thread per connection."""
+        """The limits of a server with a thread per connection."""
         return cls.of_process(1024)
 
 
@@ -146,7 +146,7 @@ class ConnectionLimits(Generic[C]):
             self._forget(connection)
 
     def overdue(self) -> list[C]:
-        """Those that have been unauthenticated for too long; the caller must close them."""
+        """The connections that have been unauthenticated for too long; the caller must close them."""
         with self._lock:
             until = self._now() - HEAD_S
             late = []

@@ -82,7 +82,7 @@ class HFBackend(Backend):
         return await self.call(lambda: self.batching.score(tokens))
 
     async def halt(self, mode: PauseMode) -> None:
-        """By the manager's own pause window."""
+        """Pause in the manager's own pause window."""
         await self.call(self.batching.halt)
 
     async def go_on(self) -> None:
@@ -90,7 +90,7 @@ class HFBackend(Backend):
         await self.call(self.batching.go_on)
 
     async def end(self, flights: Sequence[Flight]) -> None:
-        """By the sampler; the scheduler learns of it afterwards."""
+        """End requests in the sampler; the scheduler notices it afterwards."""
         for flight in flights:
             if flight in self._records:
                 self.batching.sampler.end(self._records[flight], "abort")

@@ -100,7 +100,7 @@ class OpenAIBackend(Backend):
     async def score(
         self, identifier: str, tokens: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.float32]:
-        """By vLLM's ``prompt_logprobs``."""
+        """Score by vLLM's ``prompt_logprobs``."""
         body = {"model": self._served, **completions.body_of_score(tokens)}
         answer = await patiently(lambda: self._client.post(completions.PATH, body), self._retry_s)
         return completions.read_scores(answer, tokens)

@@ -94,7 +94,7 @@ class TokenCompletion:
         return len(self._tokens) if self._cut is None else self._cut
 
     def body(self) -> dict[str, Any]:
-        """With ``return_token_ids``."""
+        """The request body, with ``return_token_ids``."""
         sampling = self._request.sampling
         return {
             "prompt": self._request.prompt.tolist(),
@@ -163,7 +163,7 @@ class TextCompletion:
         return len(self._tokens) if self._cut is None else self._cut
 
     def body(self) -> dict[str, Any]:
-        """Of what OpenAI itself defines, nothing else."""
+        """The request body, with the fields of OpenAI's API only."""
         sampling = self._request.sampling
         body: dict[str, Any] = {
             "prompt": self._texts.decode(self._request.prompt.tolist()),

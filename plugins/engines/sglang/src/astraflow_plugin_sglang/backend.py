@@ -203,11 +203,11 @@ class SGLangBackend(ServerBackend):
         await super().replace(version)
 
     async def bring(self, version: Version) -> None:
-        """In the way that the key ``update`` names."""
+        """Bring the weights to the server in the way that the key ``update`` names."""
         await self._update.load(version)
 
     async def progress(self) -> float:
-        """As counted here."""
+        """The counts of this engine."""
         return self.tokens
 
     async def close(self) -> None:

@@ -35,7 +35,7 @@ _JOIN_S, _LEAVE_S = 60.0, 2.0
 
 
 def gpu() -> torch.device:
-    """Where tensors have to lie for another process to map them. Raises :class:`UserError` without CUDA."""
+    """The device of tensors that another process can map. Raises :class:`UserError` without CUDA."""
     if not torch.cuda.is_available():
         raise UserError(
             "engine 'sglang': update = 'tensor' shares memory of a GPU and finds none; use 'disk', or "

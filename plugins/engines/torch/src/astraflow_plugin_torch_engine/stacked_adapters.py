@@ -116,7 +116,7 @@ class StackedAdapters:
         self.forget()
 
     def add(self, adapter: PreparedAdapter) -> int:
-        """Its number."""
+        """Add an adapter; returns its number."""
         self._last += 1
         self._loaded[self._last] = adapter
         return self._last

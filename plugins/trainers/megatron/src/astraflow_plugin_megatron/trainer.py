@@ -312,7 +312,7 @@ class MegatronTrainer:
 
     @contextlib.contextmanager
     def _runtime(self) -> Iterator[None]:
-        """In which Megatron-Core runs; what it would rather have called otherwise is not for a log."""
+        """A context in which Megatron-Core runs; its warnings are not logged."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", module=r"megatron\.core|torch\.distributed")

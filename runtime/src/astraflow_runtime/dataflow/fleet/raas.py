@@ -151,11 +151,11 @@ class Fleet:
         return list(self._records.values())
 
     def live(self) -> list[RaasRecord]:
-        """Those whose heartbeat is recent."""
+        """The RaaS whose heartbeat is recent."""
         return [record for record in self._records.values() if record.health == "alive"]
 
     def present(self) -> list[RaasRecord]:
-        """Those that have neither left nor been declared gone."""
+        """The RaaS that have neither left nor been declared gone."""
         return [r for r in self._records.values() if r.health in ("alive", "suspect")]
 
     def group_took(self, record: RaasRecord, seconds: float) -> None:
@@ -172,7 +172,7 @@ class Fleet:
         return self._slowest_s > group_s
 
     def pool(self) -> list[RaasRecord]:
-        """Those present that get tasks: neither draining nor set aside."""
+        """The present RaaS that get tasks: neither draining nor set aside."""
         return [record for record in self.present() if record.stays]
 
     def drain(self, name: str, now: float) -> None:

@@ -22,7 +22,7 @@ class VersionSearch:
     offers: dict[str, OfferVersion] = field(default_factory=dict)
 
     def missing(self, raas: Collection[str]) -> list[str]:
-        """Those of ``raas`` that have not answered."""
+        """The ``raas`` that have not answered."""
         return sorted(set(raas) - self.offers.keys())
 
     def found(

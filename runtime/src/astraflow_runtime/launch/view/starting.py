@@ -28,7 +28,7 @@ class StartProgress:
 
     @property
     def share(self) -> float:
-        """Of the whole start, from 0 to 1."""
+        """The share of the whole start, from 0 to 1."""
         done = self.ready + _LOADING * sum(self.reading.values())
         return min(1.0, done / max(1, self.services))
 

@@ -26,7 +26,7 @@ class RaasPool:
         return [*first, *(self._next(status) for _ in range(size - len(first)))]
 
     def asked_for(self, status: Status) -> Iterator[ProcessSpec]:
-        """Those that were requested since, under unused names."""
+        """The RaaS that were requested since, under unused names."""
         while self._added < status.pool.added:
             self._added += 1
             yield self._next(status)

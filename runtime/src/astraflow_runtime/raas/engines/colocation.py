@@ -46,7 +46,7 @@ class OwnDevices:
         yield
 
     def wait(self) -> None:
-        """No wait."""
+        """None: the engines never wait for devices."""
         return
 
 
