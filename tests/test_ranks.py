@@ -18,6 +18,7 @@ pytest.importorskip("torch", reason="ranks are started by torchrun")
 pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.slow,
+    pytest.mark.usefixtures("heavy_imports"),  # those of torchrun
     pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
 ]
 
@@ -164,6 +165,13 @@ class Sharded(FsdpTrainer):
         return metrics
 '''
 
+RANKS = pytest.mark.turns(
+    "runtime/src/astraflow_runtime/trainer/**/*.py",
+    "runtime/src/astraflow_runtime/launch/**/*.py",
+    "testing/src/astraflow_testing/table.py",
+)
+"""What an error of ranks is about; one of each kind is made by each commit."""
+
 
 def test_a_rank_dies_at_each_phase_and_the_run_continues(user: User) -> None:
     user.write("dying.py", DYING)
@@ -216,7 +224,7 @@ def test_a_rank_that_is_killed_and_can_continue_with_nothing_ends_the_run(user: 
     assert user.left_running() == []
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=RANKS), 1])
 def test_an_error_on_one_rank_is_that_of_the_run_and_names_it(rank: int, user: User) -> None:
     user.write("dying.py", DYING)
     ended = user.run_table(
@@ -235,7 +243,7 @@ def test_an_error_on_one_rank_is_that_of_the_run_and_names_it(rank: int, user: U
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("built", "there is no such mesh"),
+        pytest.param("built", "there is no such mesh", marks=RANKS),
         ("set-up", "replicas = 3 does not divide 2 ranks"),
     ],
 )

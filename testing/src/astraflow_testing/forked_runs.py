@@ -47,6 +47,7 @@ MODULES = (
     "astraflow_runtime.preflight.trainer_process",
     "astraflow_runtime.raas.rewards.worker",
     "astraflow_trackers.host",
+    "torch.distributed.run",
 )
 PACKAGES = ("astraflow_runtime", "astraflow_engine_host", "astraflow_weights")
 """All modules of these are imported, with the manifests of plugins."""
@@ -64,7 +65,7 @@ IMPORTED = (
 COMPONENTS = {"digits", "exact", "http", "single_turn", "three_zones"}
 """What the runs of tests import in addition: modules, and components of whichever plugins."""
 HEAVY = "heavy"
-HEAVY_IMPORTED = ("reasoning_gym", "torch._dynamo")
+HEAVY_IMPORTED = ("reasoning_gym", "torch._dynamo", "torch.distributed.run")
 HEAVY_COMPONENTS = {"grpo", "torch"}
 """What runs with torch, or with tasks of reasoning_gym, import: eleven CPU seconds. It starts no thread, and no operation of
 torch has run before a fork."""
