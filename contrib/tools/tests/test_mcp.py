@@ -22,7 +22,16 @@ from astraflow_core.errors import EnvironmentFailed, PreflightError
 from astraflow_core.types import Action, FunctionCall, Observation, Prompt
 from astraflow_testing.conformance.subject import context
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.turns(
+        "contrib/tools/src/**/*.py",
+        "contrib/tools/tests/mcp_server.py",
+        "contrib/tools/tests/play.py",
+        "libs/gateway/src/**/*.py",
+        "libs/wire/src/astraflow_wire/host/*.py",
+    ),
+]
 
 SERVER = [sys.executable, str(HERE / "mcp_server.py")]
 STDIO = {"command": [*SERVER, "stdio"]}
