@@ -24,6 +24,12 @@ HAS = {
     "astraflow-contrib-ray": [("launcher", "ray")],
 }
 """Distribution → its components, without a process that looks."""
+MEASURED = pytest.mark.turns(
+    "contrib/commands/plugin/src/astraflow_contrib_plugin/benching/*.py",
+    "contrib/commands/plugin/src/astraflow_contrib_plugin/checking/programs.py",
+    "testing/src/astraflow_testing/benchmarks/*.py",
+)
+"""What a benchmark in a process of its own is about."""
 
 
 @pytest.fixture
@@ -113,6 +119,7 @@ def test_every_kind_has_a_benchmark() -> None:
     assert lines_of({"error": "no room"}) == ["not measured: no room"]
 
 
+@MEASURED
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "use"),
