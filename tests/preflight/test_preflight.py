@@ -146,6 +146,13 @@ def test_static_starts_nothing(doctor: Doctor) -> None:
     assert set(found) == {"model", "mismatch"}
 
 
+@pytest.mark.turns(
+    "tests/preflight/wrong_engines.py",
+    "contrib/commands/doctor/src/**/*.py",
+    "runtime/src/astraflow_runtime/preflight/*.py",
+    "libs/engine_host/src/**/*.py",
+    "testing/src/astraflow_testing/table.py",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "use", "found_by"),
