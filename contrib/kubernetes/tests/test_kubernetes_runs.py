@@ -14,7 +14,16 @@ from stand_in_cluster import StandInCluster
 from astraflow_testing import cluster_runs
 from astraflow_testing.runs import TABLE_RUN, User
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.turns(
+        "contrib/kubernetes/**/*.py",
+        "libs/launching/src/**/*.py",
+        "runtime/src/astraflow_runtime/launch/**/*.py",
+        "testing/src/astraflow_testing/cluster_runs.py",
+    ),
+]
 
 LAUNCHER = f"""
 use = "kubernetes"
