@@ -24,7 +24,16 @@ from astraflow_testing.conformance._launchers.host_tests import Trouble
 from astraflow_testing.conformance._launchers.puppets import Puppets, Start, end_of, until
 from astraflow_testing.conformance.subject import Subject, context, installed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.turns(
+        "contrib/kubernetes/**/*.py",
+        "libs/launching/src/**/*.py",
+        "runtime/src/astraflow_runtime/launch/**/*.py",
+        "testing/src/astraflow_testing/conformance/_launchers/*.py",
+    ),
+]
 
 KEYS: dict[str, Any] = {
     "image": "astraflow:test",
