@@ -36,6 +36,9 @@ except AstraFlowError as error:
     print(json.dumps(str(error)))
 """
 
+FETCHED = pytest.mark.turns("contrib/hf_models/**/*.py")
+"""What the processes of these tests run, with the library of the hub."""
+
 
 class User:
     """Somebody with an empty cache, and a hub that has ``ada/tiny``."""
@@ -87,6 +90,7 @@ def user(tmp_path: Path) -> Iterator[User]:
         serving.join(10)
 
 
+@FETCHED
 @pytest.mark.slow
 def test_a_model_is_fetched_once_and_pinned_to_its_commit(user: User) -> None:
     assert user.resolve("hf:ada/tiny", "", "static")[0] is None
@@ -112,6 +116,7 @@ def test_a_model_is_fetched_once_and_pinned_to_its_commit(user: User) -> None:
     assert user.hub.asked == [], "what is whole in the cache needs no network"
 
 
+@FETCHED
 @pytest.mark.slow
 def test_what_a_run_began_with_stays_when_the_branch_moves(user: User) -> None:
     (old, pinned), _ = user.resolve("hf:ada/tiny@v1")
@@ -131,6 +136,7 @@ def test_a_lost_connection_is_taken_up_where_it_ended(user: User) -> None:
     assert parts == ["", f"bytes={2 * CHUNK}-"]
 
 
+@FETCHED
 @pytest.mark.slow
 def test_an_interrupted_call_keeps_the_files_that_are_whole(user: User) -> None:
     user.hub.stall_at = CHUNK
@@ -149,6 +155,7 @@ def test_an_interrupted_call_keeps_the_files_that_are_whole(user: User) -> None:
     assert [path.rpartition("/")[2] for path in got] == ["model.safetensors"]
 
 
+@FETCHED
 @pytest.mark.slow
 def test_a_wrong_name_and_a_wrong_revision_are_named(user: User) -> None:
     error, _ = user.resolve("hf:ada/none")
@@ -158,6 +165,7 @@ def test_a_wrong_name_and_a_wrong_revision_are_named(user: User) -> None:
         assert f"it has no revision '{revision}'; {user.hub.url}/ada/tiny/tree/main lists" in error
 
 
+@FETCHED
 @pytest.mark.slow
 def test_a_gated_model_needs_its_terms_accepted(user: User) -> None:
     user.hub.gated, user.hub.token = {"ada/tiny"}, "hf_secret"
@@ -169,6 +177,7 @@ def test_a_gated_model_needs_its_terms_accepted(user: User) -> None:
     assert pinned.endswith(NEW) and "hf_secret" not in said
 
 
+@FETCHED
 @pytest.mark.slow
 def test_without_a_network_the_cache_is_used_and_its_lack_is_reported(user: User) -> None:
     error, _ = user.resolve("hf:ada/tiny", HF_HUB_OFFLINE="1")
@@ -186,6 +195,7 @@ def test_without_a_network_the_cache_is_used_and_its_lack_is_reported(user: User
     assert again == found
 
 
+@FETCHED
 @pytest.mark.slow
 def test_a_full_disk_is_reported_before_and_during_a_download(user: User) -> None:
     small = "import shutil; shutil.disk_usage = lambda path: shutil._ntuple_diskusage(9, 9, 1000)"
