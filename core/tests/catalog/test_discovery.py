@@ -10,7 +10,7 @@ import pytest
 from astraflow_core.catalog import Catalog
 from astraflow_core.errors import PluginError
 from astraflow_core.installed.discovery import DISABLE_VARIABLE, Plugin, State
-from astraflow_core.installed.entry_points import RUNTIME
+from astraflow_core.installed.entry_points import RUNTIME, installed, scan
 
 HEALTHY = """
 @hookimpl
@@ -162,3 +162,13 @@ def test_leftovers_of_an_uninstalled_distribution_do_no_harm(site: Any, manifest
     site.add("left", manifest, distribution="left")
     (site.folder / "left-1.0.dist-info" / "METADATA").unlink()
     assert found(site.catalog(), "left").distribution == "unnamed"
+
+
+def test_a_folder_is_read_once_for_all_paths_that_have_it(site: Any, manifest: str) -> None:
+    site.add("fine", manifest + HEALTHY)
+    first = scan((str(site.folder),))
+    read = installed.cache_info().misses
+    again = scan((str(site.folder / "nothing"), str(site.folder)))
+    assert [(entry.name, entry.value) for entry, _ in first] == [("fine", "fake_fine_manifest")]
+    assert again == first
+    assert installed.cache_info().misses == read + 1, "the empty folder alone"

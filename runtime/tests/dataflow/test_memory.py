@@ -100,7 +100,7 @@ class Remembers:
 
 def bytes_a_group(b):
     """How much the memory held grows with each group, after the first ones, from one checkpoint to another."""
-    updates, sequences = (9, 18), b.state.streams["solver"].batch_sequences
+    updates, sequences = (3, 9), b.state.streams["solver"].batch_sequences
     held = []
     tracemalloc.start()
     try:

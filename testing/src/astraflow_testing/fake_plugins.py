@@ -179,6 +179,7 @@ class Site:
         )
         (info / "entry_points.txt").write_text(f"[astraflow]\n{plugin} = {module}\n")
         importlib.invalidate_caches()
+        entry_points.installed.cache_clear()
         entry_points.scan.cache_clear()
         catalog._discover.cache_clear()
         return module

@@ -21,7 +21,7 @@ import pluggy
 from astraflow_core.component import API_VERSION, Command, Component, Kind
 from astraflow_core.hookspecs import PROJECT, Lifecycle, Registration
 from astraflow_core.installed.distributions import index
-from astraflow_core.installed.entry_points import GROUP, RUNTIME, name_and_version, scan
+from astraflow_core.installed.entry_points import GROUP, RUNTIME, installed, name_and_version, scan
 from astraflow_core.installed.manifest_problems import (
     COMMANDS,
     command_problems,
@@ -157,8 +157,7 @@ def find_unregistered() -> list[Plugin]:
     entry point in a group like ours, that have none in ours: they were built incorrectly and cannot be found.
     Their manifests are not imported."""
     found: dict[str, Plugin] = {}
-    for distribution in metadata.distributions(path=list(sys.path)):
-        points = distribution.entry_points
+    for distribution, points in (pair for folder in sys.path for pair in installed(folder)):
         alike = sorted({point.group for point in points if GROUP in point.group.lower()})
         if alike and GROUP not in alike:
             plugin = _unregistered(distribution, alike[0])
@@ -291,12 +290,7 @@ def _reader() -> pluggy.PluginManager:
 
 
 def _read(plugin: str, module: ModuleType, manager: pluggy.PluginManager) -> PluginManifest:
-    known = {
-        name
-        for spec in (Registration, Lifecycle)
-        for name in vars(spec)
-        if not name.startswith("_")
-    }
+    known = {n for spec in (Registration, Lifecycle) for n in vars(spec) if n[0] != "_"}
     try:
         manager.register(module, name=plugin)
     except pluggy.PluginValidationError as error:

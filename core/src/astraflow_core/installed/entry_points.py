@@ -13,6 +13,12 @@ RUNTIME = "runtime"
 _FIELD = re.compile(r"^(Name|Version): *(.*?)\s*$", re.MULTILINE)
 
 
+@lru_cache(maxsize=64)
+def installed(folder: str) -> list[tuple[metadata.Distribution, metadata.EntryPoints]]:
+    """The distributions in a folder of ``sys.path``, with all their entry points; read once per process."""
+    return [(found, found.entry_points) for found in metadata.distributions(path=[folder])]
+
+
 @lru_cache(maxsize=4)
 def scan(path: tuple[str, ...]) -> list[tuple[metadata.EntryPoint, metadata.Distribution]]:
     """Entry points of the group in name order, once per process and ``sys.path``.
@@ -20,9 +26,8 @@ def scan(path: tuple[str, ...]) -> list[tuple[metadata.EntryPoint, metadata.Dist
     A distribution found twice counts where Python would import it from: first on the path.
     """
     found: dict[str, tuple[metadata.Distribution, list[metadata.EntryPoint]]] = {}
-    for distribution in metadata.distributions(path=list(path)):
-        entries = list(distribution.entry_points.select(group=GROUP))
-        if entries:
+    for distribution, points in (pair for folder in path for pair in installed(folder)):
+        if entries := list(points.select(group=GROUP)):
             normal = re.sub(r"[-_.]+", "-", name_and_version(distribution)[0]).lower()
             found.setdefault(normal, (distribution, entries))
     pairs = [(entry, distribution) for distribution, entries in found.values() for entry in entries]
