@@ -25,19 +25,17 @@ from astraflow_testing.conformance.engine import EngineConformance, Subject, ins
 from astraflow_testing.conformance.subject import context
 from astraflow_wire.model_files.model_digest import digest_of_model
 
-pytestmark = [
-    pytest.mark.timeout(2000),
-    pytest.mark.turns(
-        "plugins/engines/vllm/src/**/*.py",
-        "plugins/engines/vllm/tests/conftest.py",
-        "libs/serving/src/**/*.py",
-        "testing/src/astraflow_testing/conformance/_models/engine_adapter_tests.py",
-        unit="vllm adapters",
-    ),
-]
+pytestmark = pytest.mark.timeout(2000)
 WriteModel = Callable[..., Path]
 PROMPT = np.array((5, 9, 3, 7), np.int32)
 RANK, NAMED = 4, 2
+ADAPTERS = pytest.mark.turns(
+    "plugins/engines/vllm/src/**/*.py",
+    "plugins/engines/vllm/tests/conftest.py",
+    "libs/serving/src/**/*.py",
+    "testing/src/astraflow_testing/conformance/_models/engine_adapter_tests.py",
+    unit="vllm adapters",
+)
 KEYS: dict[str, dict[str, Any]] = {
     "cpu": {},
     # vLLM's kernels for adapters on GPUs take 16 bits only.
@@ -92,7 +90,7 @@ def policy_of(base: Path, folder: Path, gaps: tuple[float, float]) -> Policy:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param("cpu", marks=pytest.mark.backend),
+        pytest.param("cpu", marks=(pytest.mark.backend, ADAPTERS)),
         pytest.param("gpu", marks=pytest.mark.gpu),
     ],
 )
