@@ -20,6 +20,7 @@ pytest.importorskip("torch", reason="ranks are started by torchrun")
 pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.slow,
+    pytest.mark.usefixtures("heavy_imports"),  # those of torchrun
     pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
 ]
 
