@@ -78,8 +78,7 @@ def resume(python: Path, work: Path, directory: Path) -> str:
     if process.returncode == 2 and last and "Traceback" not in said:
         return f"was refused: {last[0]}"
     raise Failure(
-        f"a run of the release before neither continued nor was refused with a reason; exit code
-        {process.returncode}:\n{said[-3000:]}"
+        f"a run of the release before neither continued nor was refused with a reason; exit code {process.returncode}:\n{said[-3000:]}"
     )
 
 
