@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -52,21 +53,22 @@ def test_without_delay_all_rows_are_fresh_and_none_is_wasted() -> None:
     assert [point["rollouts"] for point in run["points"]] == [0, 32, 64]
 
 
-def test_delays_make_rows_stale_within_the_bound_and_the_same_each_time() -> None:
-    def once() -> dict[str, Any]:
-        return made("run.max_staleness=3", ORDERED, delays=(1, 3), under_way=48)
+@cache
+def delayed(*overrides: str) -> dict[str, Any]:
+    """A run with stale rows, made once."""
+    return made("run.max_staleness=3", ORDERED, *overrides, delays=(1, 3), under_way=48)
 
-    run = once()
+
+def test_delays_make_rows_stale_within_the_bound_and_the_same_each_time() -> None:
+    run = delayed()
     ages = {int(age): count for age, count in run["staleness"].items()}
     assert sum(ages.values()) == 64
     assert max(ages) <= 3 and sum(age * count for age, count in ages.items()) > 0
-    assert once() == run
+    assert delayed.__wrapped__() == run
 
 
 def test_another_seed_is_another_run() -> None:
-    overrides = ("run.max_staleness=3", ORDERED)
-    first = made(*overrides, "run.seed=1", delays=(1, 3), under_way=48)
-    other = made(*overrides, "run.seed=2", delays=(1, 3), under_way=48)
+    first, other = delayed(), delayed("run.seed=2")
     assert first["points"][-1]["metrics"] != other["points"][-1]["metrics"]
 
 
