@@ -185,7 +185,7 @@ def test_what_is_wrong_is_found(
 
 
 @pytest.mark.slow
-def test_a_start_that_fails_tells_why(doctor: Doctor, trained: Path) -> None:
+def test_a_failed_start_reports_the_reason(doctor: Doctor, trained: Path) -> None:
     found = doctor.ask(2, "policies.solver.trainer.use=wrong_engines:LateTrainer")
     assert problems(found) == {"start"}
     assert "no room for the model" in found["start"]["text"]
