@@ -17,7 +17,7 @@ import time_limits
 import turns
 from hypothesis import settings
 from recorder import Recorder
-from surroundings import depends_on_who_runs_them
+from surroundings import depends_on_who_runs_them, heed_interrupts
 from temporary import own_folder, remove
 from tiers import HEAVY_UNTIL, SLOW_DEMANDS, left_out, out_of_time
 from workspace import HEAVY
@@ -54,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for name in depends_on_who_runs_them(os.environ):
         del os.environ[name]
+    heed_interrupts()
     if folder := own_folder():
         config.stash[TEMPORARY] = os.getpid(), folder
     config.pluginmanager.register(time_limits)

@@ -251,11 +251,15 @@ def check(args: list[str]) -> int:
         "budgets": (str(ROOT / "scripts" / "durations.py"),),
         "commit messages": (str(ROOT / "scripts" / "commit_messages.py"),),
     }
+    fixes = {
+        "ruff check": "`.venv/bin/ruff check --fix .` mends some of it",
+        "ruff format": "`.venv/bin/ruff format .` mends it",
+    }
     failed = []
     for name, command in steps.items():
         print(f"== {name}", flush=True)
         if _call(*command):
-            failed.append(name)
+            failed.append(f"{name} ({fixes[name]})" if name in fixes else name)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -1,7 +1,8 @@
-"""The variables of the environment that the tests do not depend on."""
+"""What the tests do not depend on: variables of the environment, and whether SIGINT is ignored."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
@@ -30,3 +31,9 @@ and so does how many threads a machine gives."""
 def depends_on_who_runs_them(names: Iterable[str]) -> list[str]:
     """Those of ``names`` that tests are to run without."""
     return [name for name in names if any(fnmatchcase(name, p) for p in OF_WHO_RUNS_THEM)]
+
+
+def heed_interrupts() -> None:
+    """Handle SIGINT. A shell ignores it in what it starts in the background, and so would every process of a test."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -27,6 +27,8 @@ def folder(tmp_path_factory):
     (made / "done").touch()
 """
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:

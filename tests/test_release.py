@@ -82,6 +82,7 @@ while :; do echo '"step"' >> runs/one/metrics.jsonl; sleep 0.05; done
 """In the place of ``astraflow``."""
 
 
+@pytest.mark.slow
 def test_the_run_that_is_stopped_is_the_one_that_was_started(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "astraflow"
     other = tmp_path / "runs" / "other" / "metrics.jsonl"

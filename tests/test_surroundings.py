@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import tempfile
 from pathlib import Path
 
 import pytest
 import workspace
-from surroundings import depends_on_who_runs_them
+from surroundings import depends_on_who_runs_them, heed_interrupts
 from temporary import own_folder, remove
 from tiers import out_of_time
 
@@ -30,6 +31,15 @@ def test_variables_that_tools_read_are_taken_from_the_tests() -> None:
 
     assert depends_on_who_runs_them([*kept, *theirs]) == theirs
     assert depends_on_who_runs_them(os.environ) == []
+
+
+def test_tests_in_the_background_of_a_shell_can_be_interrupted() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        heed_interrupts()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_run_of_tests_has_a_temporary_folder_of_its_own_and_leaves_none(

@@ -10,6 +10,7 @@ from astraflow_testing.conformance.workflow import WorkflowConformance
 HERE = str(Path(__file__).parent)
 
 
+@pytest.mark.slow
 class TestAgent(WorkflowConformance):
     @pytest.fixture
     def component(self) -> Subject:

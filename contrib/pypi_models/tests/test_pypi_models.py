@@ -75,6 +75,7 @@ def test_a_model_is_fetched_and_converted_once(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_an_interrupted_call_is_taken_up_after_the_download(
     tmp_path: Path, index: Path, converted: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_failed_conversion_is_reported_with_its_reason(tmp_path: Path, index: 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_two_at_once_make_it_once(tmp_path: Path, index: Path, converted: list[bytes]) -> None:
     threads = [threading.Thread(target=resolve, args=(REFERENCE, tmp_path, True)) for _ in range(3)]
     for thread in threads:

@@ -31,6 +31,7 @@ class TestFormat(RewardConformance):
         )
 
 
+@pytest.mark.slow
 class TestLengthPenalty(RewardConformance):
     @pytest.fixture
     def component(self) -> Subject:
@@ -54,6 +55,7 @@ class TestRubric(RewardConformance):
         return installed("reward", "rubric", {"parts": parts}, {"parts": {"one": parts["right"]}})
 
 
+@pytest.mark.slow
 class TestJudge(RewardConformance):
     @pytest.fixture
     def component(self) -> Subject:

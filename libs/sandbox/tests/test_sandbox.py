@@ -153,6 +153,7 @@ def test_a_sandbox_that_ended_is_replaced(folder: Path) -> None:
     assert asyncio.run(both()) == ["1\n", "2\n"]
 
 
+@pytest.mark.slow
 def test_no_more_programs_than_allowed_run_at_once(folder: Path) -> None:
     most = 0
 

@@ -47,6 +47,7 @@ def floats(tensor: ExportedTensor) -> Any:
     return np.frombuffer(bytes(tensor.data), np.float32).reshape(tensor.shape)
 
 
+@pytest.mark.slow
 class TestFsdpTrainer(TrainerConformance):
     own_tests: ClassVar = {
         "multi_rank": "test_two_ranks_make_the_step_of_one",

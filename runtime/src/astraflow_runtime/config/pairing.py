@@ -217,7 +217,8 @@ def _of_policy(
         )
     if config.run.probe_every and "score" not in can_serve:
         lines.append(
-            f"run.probe_every: needs engine capability score; {policy.engine.use!r} of {where} lacks it"
+            f"run.probe_every: needs engine capability score; {policy.engine.use!r} of {where} lacks it; set 0, or name an "
+            "engine that has it"
         )
     if policy.trainer.ranks > 1 and "multi_rank" not in can_train:
         lines.append(

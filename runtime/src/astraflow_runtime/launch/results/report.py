@@ -246,11 +246,15 @@ def _tracker(report: Mapping[str, Any]) -> str:
 
 
 def _prompts(summary: Mapping[str, Any]) -> str:
+    failed = summary["failed"] + summary["set_aside"]
+    ended = summary["accepted"] + summary["rejected"] + failed + summary["lost"]
+    unfinished = summary["admitted"] - ended
     parts = [
-        f"{summary['admitted']} rolled out",
+        f"{summary['admitted']} admitted",
         f"{summary['accepted']} used",
         f"{summary['rejected']} rejected",
-        f"{summary['failed'] + summary['set_aside']} failed",
+        f"{failed} failed",
         f"{summary['lost']} lost",
+        *([f"{unfinished} not finished at the end"] if unfinished else []),
     ]
     return ", ".join(parts)
