@@ -38,9 +38,11 @@ def write(record: Record) -> None:
     RECORD.write_text(text + "\n", encoding="utf-8")
 
 
-def updated(old: Record, measured: Mapping[str, float], heavy: str = "") -> Record:
+def updated(
+    old: Record, measured: Mapping[str, float], heavy: str = "", complete: bool = False
+) -> Record:
     """``old`` with what was measured of each test (by node id), of those of the tier ``heavy`` only by file; files that did
-    not run keep what they had.
+    not run keep what they had, unless the tier ran ``complete``.
 
     A value that is about what it was stays, so that the record changes where the tests did.
     """
@@ -53,7 +55,9 @@ def updated(old: Record, measured: Mapping[str, float], heavy: str = "") -> Reco
     for kind in seconds:
         before = old.get(kind, {})
         kept = {
-            k: v for k, v in before.items() if _file(k) not in ran and (ROOT / _file(k)).exists()
+            k: v
+            for k, v in before.items()
+            if not complete and _file(k) not in ran and (ROOT / _file(k)).exists()
         }
         now = {k: _steady(before.get(k), v) for k, v in seconds[kind].items()}
         new[kind] = kept | {k: v for k, v in now.items() if v >= LEAST.get(kind, LEAST_HEAVY)}

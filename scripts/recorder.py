@@ -56,8 +56,10 @@ class Recorder:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write, where the reports come together."""
         if not hasattr(session.config, "workerinput") and self._measured:
-            heavy = tiers.RECORDS.get(session.config.option.markexpr, "")
-            durations.write(durations.updated(durations.read(), self._measured, heavy))
+            config = session.config
+            heavy = tiers.RECORDS.get(config.option.markexpr, "")
+            some = config.args_source is config.ArgsSource.ARGS or bool(config.option.keyword)
+            durations.write(durations.updated(durations.read(), self._measured, heavy, not some))
             if passed := turns.passed(self._ended):
                 turns.write(passed)
 

@@ -80,6 +80,9 @@ def test_the_record_changes_only_where_the_tests_did() -> None:
     }
     assert slower == {"files": {here: 7.0, other: 2.0}, "tests": {f"{here}::a": 7.0}}
 
+    whole = durations.updated(old, {f"{here}::a": 6.9}, complete=True)
+    assert whole == {"files": {here: 7.0}, "tests": {f"{here}::a": 7.0}}
+
     heavy = durations.updated(same, {f"{here}::c": 3.0, f"{here}::d": 6.2}, "slow")
     assert heavy == {**same, "slow": {here: 9.0}}
 

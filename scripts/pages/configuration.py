@@ -32,22 +32,22 @@ keys of that component, which are listed with it below. Unknown keys are errors.
 of yours (lower-case letters, digits and underscores, a letter first), `N` for a place in a list.
 
 - `use` is a component's name, `plugin/name`, or `module:attr` for code of yours that is in no package. If several
-  installed plugins provide a name, the short name means the component that the run began with; in a new run that of
-  this project; if none of them is, the run must say `plugin/name`. So installing a plugin changes no run. `transport =
-  { use = "auto" }` leaves the choice to a plugin ([astraflow_choose_transport](hooks.md)).
+  installed plugins provide a name, a resumed run keeps the component that it began with, and a new run takes the one
+  from AstraFlow itself. If none of them is from AstraFlow, write `plugin/name`. So installing a plugin changes no run.
+  `transport = { use = "auto" }` leaves the choice to a plugin ([astraflow_choose_transport](hooks.md)).
 - `extends = "base.toml"` at the top of a file starts from another file, found from the folder of the one
   that names it. Tables are merged key by key; a table that names another component replaces the one
   before, one that names the same component keeps its other keys, and the head of the run says which.
-- `"none"` switches a key off of which the type says so, over a default or over a file that is extended: TOML has no
-  null. Where 0 switches off, the key says that.
-- `--set run.steps=10` overrides one value, `--set policies.solver.data.0.use=…` one inside a list. One that names another component
-  (`--set policies.solver.engine.use=vllm`) leaves out the keys of the one before, and the head of the run says which. Keys of
+- `"none"` disables a key whose type allows it, and overrides a default or an extended file: TOML has no null. Where 0
+  disables a key, its description says that.
+- `--set run.steps=10` overrides one value, `--set policies.solver.data.0.use=…` one inside a list. Naming another component
+  (`--set policies.solver.engine.use=vllm`) drops the keys of the previous one, and the head of the run lists them. Keys of
   every engine, trainer and prompt source, such as `replicas`, `devices`, `ranks` and `shuffle`, stay, but `python` does not.
-- Relative paths start from the folder of the file that sets them, those of `--set` from where you are. The module of a
-  `module:attr` is looked for as Python does, then in the folder of the file that names it, then where you are. A run's
+- Relative paths start from the folder of the file that sets them, those of `--set` from the current folder. The module of a
+  `module:attr` is looked for as Python does, then in the folder of the file that names it, then in the current folder. A run's
   own `config.toml` has absolute paths, so that it continues from anywhere.
-- `astraflow config explain KEY` says here what a key means, `astraflow config show FILE` where each value
-  of a run comes from, `astraflow config schema --json` gives the schema to an editor.
+- `astraflow config explain KEY` prints what a key means, `astraflow config show FILE` where each value of a run comes
+  from, and `astraflow config schema --json` the schema for an editor.
 """,
         *_core_tables(),
         "# Components",

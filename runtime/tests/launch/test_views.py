@@ -12,7 +12,6 @@ import pytest
 from launch_support import SAMPLED, Table, parsed, status_of
 from msgspec.structs import replace
 
-from astraflow_core.errors import UserError
 from astraflow_core.protocols.launcher import ProcessState
 from astraflow_runtime.launch.planning import header
 from astraflow_runtime.launch.results.metrics import left_out, read_metrics, rewards_of
@@ -410,43 +409,3 @@ def test_a_report(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert len(picture) > 10_000
     assert report_command(tmp_path, json_output=True) == 0
     assert json.loads(capsys.readouterr().out) == summary
-
-
-@pytest.mark.parametrize(("passed", "told"), [(0.0, True), (1.0, False)])
-def test_the_report_of_a_run_with_equal_rewards_says_what_to_look_at(
-    table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], passed: float, told: bool
-) -> None:
-    ended = {"name": "fake", "seed": 0, "state": "finished", "error": None, "setup_s": None}
-    summary = {**ended, "wall_s": 1, "cpu_s": 1, **summarise(parsed(table), status_of(10), [], [])}
-    summary["policies"]["solver"] |= {"equal_groups_fraction": 1.0, "pass_rate": passed}
-    (tmp_path / "summary.json").write_text(json.dumps(summary))
-    assert report_command(tmp_path) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert (
-        "rewards within each group were equal" in out and "docs/does-not-learn.md" in out
-    ) == told
-
-
-@pytest.mark.parametrize(("failed", "left"), [(1, ", 2 not finished at the end"), (3, "")])
-def test_the_prompts_of_a_report_add_up(
-    table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], failed: int, left: str
-) -> None:
-    ended = {"name": "fake", "seed": 0, "state": "finished", "error": None, "setup_s": None}
-    summary = {**ended, "wall_s": 1, "cpu_s": 1, **summarise(parsed(table), status_of(10), [], [])}
-    summary |= {
-        "admitted": 9,
-        "accepted": 5,
-        "rejected": 1,
-        "failed": failed,
-        "set_aside": 0,
-        "lost": 0,
-    }
-    (tmp_path / "summary.json").write_text(json.dumps(summary))
-    assert report_command(tmp_path) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert f"9 admitted, 5 used, 1 rejected, {failed} failed, 0 lost{left} " in out
-
-
-def test_a_report_of_nothing(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"summary\.json"):
-        report_command(tmp_path)
