@@ -174,6 +174,7 @@ def raw() -> Callable[[Iterable[ExportedTensor]], dict[str, bytes]]:
 
 @pytest.fixture
 def shared_files() -> Callable[[], set[Path]]:
-    """Lists shared memory, but for the files of the transport ``shm``, whose tests may run at the same time."""
-    shared = Path("/dev/shm")
-    return lambda: {file for file in shared.iterdir() if not file.name.startswith("astraflow-")}
+    """Lists shared memory, but for the files of others whose tests may run at the same time: the transport ``shm``, Python's
+    ``SharedMemory``, OpenMP and torch."""
+    shared, others = Path("/dev/shm"), ("astraflow-", "psm_", "__KMP_", "torch_", "sem.")
+    return lambda: {file for file in shared.iterdir() if not file.name.startswith(others)}
