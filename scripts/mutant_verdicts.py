@@ -61,7 +61,7 @@ def classes(file: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def tests_of(file: Path) -> list[str]:
+def node_ids(file: Path) -> list[str]:
     """What pytest is asked to run of a file: of a mutant whose test is named only that. Not for threads: Python's parser
     fails in two at once."""
     return [
@@ -153,7 +153,7 @@ def main(argv: list[str]) -> int:
     for kind in kinds:
         with tempfile.TemporaryDirectory() as folder:
             entry = entry_of(
-                file_of(kind), run(tests_of(file_of(kind)), Path(folder) / "report.xml")
+                file_of(kind), run(node_ids(file_of(kind)), Path(folder) / "report.xml")
             )
         record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
         record[kind] = entry

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mutant_verdicts import DEADLINE_S, HEALTHY, RECORD, Outcome, classes, entry_of, run, tests_of
+from mutant_verdicts import DEADLINE_S, HEALTHY, RECORD, Outcome, classes, entry_of, node_ids, run
 from turns import turn
 
 HERE = Path(__file__).resolve().parent
@@ -42,7 +42,7 @@ def running(
     """The selected files, two at a time, since some mostly wait."""
     reports = tmp_path_factory.mktemp("mutants")
     items = [item for item in request.session.items if item.path == request.path]
-    tests = {file: tests_of(file) for file in selected(items)}
+    tests = {file: node_ids(file) for file in selected(items)}
     with ThreadPoolExecutor(2) as pool:
         yield {
             file: pool.submit(run, chosen, reports / f"{file.stem}.xml")

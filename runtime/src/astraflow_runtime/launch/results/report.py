@@ -255,6 +255,6 @@ def _prompts(summary: Mapping[str, Any]) -> str:
         f"{summary['rejected']} rejected",
         f"{failed} failed",
         f"{summary['lost']} lost",
-        *([f"{unfinished} not finished at the end"] if unfinished else []),
+        f"{unfinished} unfinished",
     ]
     return ", ".join(parts)
