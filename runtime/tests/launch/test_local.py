@@ -173,7 +173,8 @@ def test_stop_asks_and_then_kills(launcher: LocalLauncher, tmp_path: Path) -> No
 def test_a_process_that_is_stopped_is_asked_too(launcher: LocalLauncher, tmp_path: Path) -> None:
     code = (
         "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); "
-        "print('up', flush=True); time.sleep(30)"
+        # A signal that comes just before a sleep begins is handled after it.
+        "print('up', flush=True)\nwhile True: time.sleep(0.02)"
     )
     launcher.start(spec_of(tmp_path, code))
     until = time.monotonic() + 10
