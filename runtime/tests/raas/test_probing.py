@@ -159,6 +159,17 @@ def test_an_older_probe_of_another_replica_takes_no_figures_back() -> None:
     assert scene.after(scene.announce(2), scene.serve(2), scene.announce(1)) == [None, 2, 2]
 
 
+def test_versions_of_another_history_are_measured_from_their_first() -> None:
+    scene = Scene()
+    steps = [
+        scene.announce(5),
+        scene.serve(5),
+        lambda: scene.probes.discard("solver"),
+        scene.serve(1),
+    ]
+    assert scene.after(*steps, scene.announce(1)) == [None, 5, None, None, 1]
+
+
 def test_each_measurement_is_reported() -> None:
     scene = Scene()
     reports: list[dict[str, float]] = []

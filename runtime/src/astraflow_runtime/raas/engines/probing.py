@@ -100,6 +100,8 @@ class Probes:
     def discard(self, policy: str) -> None:
         """Forget the probes of a policy: its versions so far are not of this run."""
         self._due[policy].clear()
+        self._measured.pop(policy, None)
+        self._version.pop(policy, None)
         for replica in self._replicas[policy].members:
             self._scored.pop(replica.engine, None)
             self._done.pop(replica.engine, None)
