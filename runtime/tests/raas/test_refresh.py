@@ -433,6 +433,8 @@ def test_the_version_served_may_be_finished_before_another_is_loaded(tmp_path):
             replica.before_swap = finish
             refresh.on_announced(announce(1))
             await until(lambda: served)
+            (wait,) = refresh.waits()
+            assert wait.what == "the end of work with version 0"
             refresh.on_announced(announce(2))
             go.set()
             await until(lambda: refresh.serving == 2)

@@ -112,7 +112,8 @@ class ReplicaRefresh:
         failures = 0
         while True:
             self._wake.clear()
-            if self._target() is not None:
+            if self.serving is not None and self._target() is not None:
+                self._doing(self.engine.label, f"the end of work with version {self.serving}")
                 await self.before_swap()
             target = self._target()
             if target is None:
